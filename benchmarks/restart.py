@@ -2,13 +2,14 @@
 
     python -m benchmarks.restart
 
-There are four cases: the journal, and the scroll after an orderly stop, after a crash some time after its last hint,
-and without a hint. Each start runs in a fresh process with a warm page cache, and the cases take turns. Then one item
-is taken. Bytes read are counted at the disk interface.
+Each storage starts after an orderly stop, after a crash some time after its last note for the next start (the
+journal's checkpoint, the scroll's hint), and without notes. Each start runs in a fresh process with a warm page cache,
+and the cases take turns. Then one item is taken. Bytes read are counted at the disk interface.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,9 +27,10 @@ from benchmarks.harness import (
     scratch_folder,
     spread,
 )
-from benchmarks.journals import ADD_MS
+from benchmarks.journals import ADD_MS, QUEUE
 from benchmarks.storages import JOURNAL, SCROLL, Opened, bytes_in, make_backlog
 from kestrel.config.units import GIB, MIB
+from kestrel.disk.folders import SEGMENTS_FOLDER
 
 ITEM_BYTES: Final = 64
 BATCH: Final = 64
@@ -52,24 +54,24 @@ class Sizes(NamedTuple):
 
     items: int
     since_hint: int
-    """The number of items put between the last hint and the crash."""
+    """The number of items put between the last hint of a scroll and the crash."""
     repeats: int
     disk_bytes: int
     """The disk space needed."""
 
 
-FULL: Final = Sizes(10_000_000, 1_000_000, 5, 4 * GIB)
-SHORT: Final = Sizes(200_000, 20_000, 2, GIB // 4)
+FULL: Final = Sizes(10_000_000, 1_000_000, 5, 6 * GIB)
+SHORT: Final = Sizes(200_000, 20_000, 2, GIB // 2)
 
 
-def leave_after_stop(folder: Path, items: int) -> None:
+def leave_after_stop(storage: str, folder: Path, items: int) -> None:
     """Leave the files of a server that has stopped in order."""
-    _opened(folder, items).storage.close()
+    _opened(storage, folder, items).storage.close()
 
 
-def leave_after_crash(folder: Path, items: int, since_hint: int) -> None:
-    """Leave the files of a server that wrote its hint, then stored that many puts, and crashed."""
-    opened = _opened(folder, items - since_hint)
+def leave_after_crash(storage: str, folder: Path, items: int, since_hint: int) -> None:
+    """Leave the files of a server that wrote a scroll's hint, then stored that many puts, and crashed."""
+    opened = _opened(storage, folder, items - since_hint)
     opened.let_checkpoints_come()
     queue, data = opened.queue(), bytes(ITEM_BYTES)
     for start in range(0, since_hint, BATCH):
@@ -78,11 +80,26 @@ def leave_after_crash(folder: Path, items: int, since_hint: int) -> None:
         opened.storage.commit((queue,))
 
 
-def _opened(folder: Path, items: int) -> Opened:
-    opened = Opened(SCROLL, folder)
+def _opened(storage: str, folder: Path, items: int) -> Opened:
+    opened = Opened(storage, folder)
     if opened.queue().items != items:
-        raise ValueError("the scroll does not hold the items that were put")
+        raise ValueError("the queue does not hold the items that were put")
     return opened
+
+
+def segment_log(folder: Path) -> bytes | None:
+    """Return the segment log of the folder's journal, or None if it has none."""
+    path = folder / os.fsdecode(SEGMENTS_FOLDER) / os.fsdecode(QUEUE)
+    return path.read_bytes() if path.exists() else None
+
+
+def set_segment_log(folder: Path, log: bytes | None) -> None:
+    """Undo the changes of a start to the segment log of the folder's journal."""
+    path = folder / os.fsdecode(SEGMENTS_FOLDER) / os.fsdecode(QUEUE)
+    if log is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_bytes(log)
 
 
 class Start(NamedTuple):
@@ -113,36 +130,34 @@ def start(storage: str, folder: Path, items: int) -> Start:
 
 
 class Case(NamedTuple):
-    """The way a server ended. `leave` makes its files, given a folder, the sizes and a seed."""
+    """A storage, and the way in which its last server ended. `leave` makes the files."""
 
     name: str
     storage: str
-    leave: Callable[[Path, Sizes, int], object]
+    leave: Callable[[str, Path, Sizes, int], object]
 
 
-def _leave_journal(folder: Path, sizes: Sizes, seed: int) -> None:
-    make_backlog(JOURNAL, folder, seed, ITEM_BYTES, sizes.items)
+def _leave(storage: str, folder: Path, sizes: Sizes, seed: int) -> None:
+    make_backlog(storage, folder, seed, ITEM_BYTES, sizes.items)
 
 
-def _leave_scroll(folder: Path, sizes: Sizes, seed: int) -> None:
-    make_backlog(SCROLL, folder, seed, ITEM_BYTES, sizes.items)
+def _leave_stopped(storage: str, folder: Path, sizes: Sizes, seed: int) -> None:
+    _leave(storage, folder, sizes, seed)
+    in_fresh_process(leave_after_stop, storage, folder, sizes.items)
 
 
-def _leave_stopped_scroll(folder: Path, sizes: Sizes, seed: int) -> None:
-    _leave_scroll(folder, sizes, seed)
-    in_fresh_process(leave_after_stop, folder, sizes.items)
-
-
-def _leave_crashed_scroll(folder: Path, sizes: Sizes, seed: int) -> None:
-    make_backlog(SCROLL, folder, seed, ITEM_BYTES, sizes.items - sizes.since_hint)
-    in_fresh_process(leave_after_crash, folder, sizes.items, sizes.since_hint)
+def _leave_crashed(storage: str, folder: Path, sizes: Sizes, seed: int) -> None:
+    make_backlog(storage, folder, seed, ITEM_BYTES, sizes.items - sizes.since_hint)
+    in_fresh_process(leave_after_crash, storage, folder, sizes.items, sizes.since_hint)
 
 
 CASES: Final = (
-    Case("journal", JOURNAL, _leave_journal),
-    Case("scroll, after a stop", SCROLL, _leave_stopped_scroll),
-    Case("scroll, after a crash", SCROLL, _leave_crashed_scroll),
-    Case("scroll, without a hint", SCROLL, _leave_scroll),
+    Case("journal, after a stop", JOURNAL, _leave_stopped),
+    Case("journal, after a crash", JOURNAL, _leave_crashed),
+    Case("journal, without a segment log", JOURNAL, _leave),
+    Case("scroll, after a stop", SCROLL, _leave_stopped),
+    Case("scroll, after a crash", SCROLL, _leave_crashed),
+    Case("scroll, without a hint", SCROLL, _leave),
 )
 
 
@@ -151,11 +166,13 @@ def measure(results: Results, sizes: Sizes, seed: int) -> None:
     with scratch_folder() as folder:
         for number, case in enumerate(CASES):
             progress(f"restart: {case.name}", number, len(CASES))
-            case.leave(folder / str(number), sizes, seed)
+            case.leave(case.storage, folder / str(number), sizes, seed)
+        logs = [segment_log(folder / str(number)) for number in range(len(CASES))]
         starts: dict[Case, list[Start]] = {case: [] for case in CASES}
         for repeat in range(sizes.repeats):
             for number, case in enumerate(CASES):
                 progress(f"restart: {case.name}", repeat * len(CASES) + number, sizes.repeats * len(CASES))
+                set_segment_log(folder / str(number), logs[number])
                 starts[case].append(in_fresh_process(start, case.storage, folder / str(number), sizes.items))
         progress("", 1, 1)
         for number, case in enumerate(CASES):

@@ -12,12 +12,20 @@ import stat
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from kestrel.errors import BadQueueName
 
 _FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
+
+
+class FileIdentity(NamedTuple):
+    """The inode number and size of a file, and the time of its last write in nanoseconds."""
+
+    inode: int
+    size: int
+    written_ns: int
 
 
 class Disk:
@@ -125,9 +133,10 @@ class Disk:
     def length(self, path: bytes) -> int:
         return os.stat(path).st_size
 
-    def inode(self, path: bytes) -> int:
-        """Return the file's inode number, which a rename keeps."""
-        return os.stat(path).st_ino
+    def identity(self, path: bytes) -> FileIdentity:
+        """Return the identity of a file and of its contents, which a rename keeps."""
+        status = os.stat(path)
+        return FileIdentity(status.st_ino, status.st_size, status.st_mtime_ns)
 
     def is_same(self, path: bytes, other: bytes) -> bool:
         return os.path.samefile(path, other)

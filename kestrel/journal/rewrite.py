@@ -55,6 +55,10 @@ class Boundary(NamedTuple):
     """Id of the first item after `front`."""
     next_id: int
     """Id after the last item of the queue."""
+    added_bytes: int
+    """Bytes of data of all items that were added so far. Only the difference of two boundaries has a meaning."""
+    last_xid: int
+    """Xid of the read that was opened last."""
 
     @property
     def most_bytes(self) -> int:

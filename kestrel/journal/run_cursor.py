@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -20,6 +22,7 @@ _ADDX_SIZE: Final = Struct("<xi")
 _SIZE_END: Final = _ADDX_SIZE.size
 _TIMES_BYTES: Final = 16
 _XID_BYTES: Final = XID_RECORD.size
+_RUN_RECORDS: Final = 1 << 16
 _BARE: Final = (int(Opcode.REMOVE), int(Opcode.REMOVE_TENTATIVE))
 _XID_ONLY: Final = (
     int(Opcode.REMOVE_TENTATIVE_XID),
@@ -120,3 +123,38 @@ class JournalRunCursor:
             return 0
         self.end.problem = damage
         return needed
+
+
+def locate_items(reader: FileReader, stop: int, wanted: Sequence[int]) -> tuple[list[int], list[int], int]:
+    """Find items of a journal file that has records up to the offset `stop`, by their numbers in the file.
+
+    `wanted` has the numbers in ascending order; 0 is the first item. Return the offsets of their records, the bytes of
+    data before each, and the bytes of data of all items. There are fewer offsets if the file has fewer items. Raise
+    OSError, also if the file is damaged.
+    """
+    cursor = JournalRunCursor(reader, 0, stop, has_data=False)
+    offsets: list[int] = []
+    before: list[int] = []
+    number = data_bytes = found = 0
+    next_wanted = wanted[0] if wanted else -1
+    while cursor.next(_RUN_RECORDS):
+        data, starts, base = cursor.data, cursor.starts, cursor.data_start
+        for index, position in enumerate(starts):
+            opcode = data[position]
+            if opcode == _ADDX:
+                size: int = _ADDX_SIZE.unpack_from(data, position)[0] - _TIMES_BYTES
+            elif opcode in _BARE or opcode in _XID_ONLY or position == cursor.dump_at:
+                continue
+            else:
+                after = starts[index + 1] if index + 1 < len(starts) else cursor.run_end
+                size = len(decode_record(reader.read(base + position, after - position), 0).data)
+            if number == next_wanted:
+                offsets.append(base + position)
+                before.append(data_bytes)
+                found += 1
+                next_wanted = wanted[found] if found < len(wanted) else -1
+            number += 1
+            data_bytes += size
+    if cursor.end.problem is not None:
+        raise OSError(errno.EIO, "the journal file is damaged")
+    return offsets, before, data_bytes

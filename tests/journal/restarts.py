@@ -60,7 +60,13 @@ class Journal:
     def _items(self, name: bytes) -> list[Item]:
         queue = self._storage.queue(name, QueueSettings())
         assert queue.open_reads == 0
-        items = list(iter(lambda: queue.take(True), None))
+        items = []
+        while queue.items:
+            queue.fill()
+            self._threads.run_all()
+            item = queue.take(True)
+            assert item is not None
+            items.append(item)
         queue.put_back([item.xid for item in items], False)
         return items
 

@@ -192,7 +192,7 @@ class StorageHarness(RunningStorage):
     def killed(self) -> Self:
         """Start another storage over a copy of the folder, as if the process had been killed now."""
         copy = Path(mkdtemp(dir=self.folder.parent))
-        shutil.copytree(self.folder, copy, dirs_exist_ok=True)
+        shutil.copytree(self.folder, copy, dirs_exist_ok=True, copy_function=_link_or_copy)
         return self.started_over(copy)
 
     def without_power(self) -> Self:
@@ -225,3 +225,12 @@ class StorageHarness(RunningStorage):
         """Close the storage on a disk that works."""
         self.disk.mend()
         super().close()
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """Link a rotated file, so that the copy has the inode that the segment log names, and copy other files."""
+    name = os.path.basename(source)
+    if "/.kestrel/" not in source and name.rpartition(".")[2].isdigit():
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target)

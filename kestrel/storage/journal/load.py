@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
-from kestrel.disk.files import Disk
-from kestrel.disk.reader import FileReader
+from kestrel.disk.files import Disk, FileIdentity
+from kestrel.disk.reader import PART_BYTES, FileReader, UnfinishedRecord
 from kestrel.disk.repair import ReadEnd, quarantine, repair
 from kestrel.item import Item
 from kestrel.journal.fileset import (
@@ -25,7 +26,7 @@ from kestrel.journal.fileset import (
     rotated_name,
     temporary_name,
 )
-from kestrel.journal.item_reader import read_items
+from kestrel.journal.item_reader import DamagedJournalFile, read_items
 from kestrel.journal.pack import finish_interrupted, write_temporary
 from kestrel.journal.realign import (
     can_reach,
@@ -38,15 +39,20 @@ from kestrel.journal.realign import (
     transition_records,
 )
 from kestrel.journal.record_cursor import ReplayEnd
+from kestrel.journal.records import MAX_DATA_BYTES, decode_record
 from kestrel.journal.replay import replay
 from kestrel.journal.rewrite import Boundary
+from kestrel.journal.run_cursor import locate_items
 from kestrel.journal.segments import Segment, SegmentLog
 from kestrel.journal.writer import JournalWriter
 from kestrel.scroll.records import WRITER_MAGIC
-from kestrel.storage.journal.queue import JournalQueue
+from kestrel.storage.journal.queue import MIN_CHECKPOINT_BYTES, JournalQueue
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
+
+HEAD_BYTES: Final = 64 * 1024
+"""Bytes of data that a start reads of a queue whose items are all only on disk."""
 
 OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
 """Function that returns a context manager with a reader of the journal file of that name. Raises OSError."""
@@ -61,12 +67,17 @@ def load_queue(
     now_ms: int,
     open_file: OpenFile | None = None,
     memory: MemoryLimit | None = None,
+    *,
+    trusts_log: bool = False,
 ) -> JournalQueue:
-    """Replay all files of a queue, repair them, and return the queue. May run in a thread.
+    """Replay the files of a queue, repair them, and return the queue. May run in a thread.
 
     A queue without files is new and empty, and gets a current file. Open reads are returned to the head, the lowest xid
     first. `open_file` opens the files for the replay; the default reads them from the folder. Raise OSError if a file
     cannot be read.
+
+    `trusts_log`: do not read unchanged files whose records the segment log sums up. Damage in them is then found when
+    an item is read.
     """
     finish_interrupted(disk, folder, files)
     repaired_bytes = 0
@@ -77,10 +88,18 @@ def load_queue(
         target = QueueReplayTarget(queue, open_file or (lambda name: FileReader(disk, folder + b"/" + name)))
         loading = _Loading(disk, folder, files, target)
         try:
+            if trusts_log:
+                loading.skip_known_files()
             is_closed = loading.replay_all()
+            if queue.behind_items and not queue.has_head:
+                # The age of the head is then known without another read.
+                target.read_on(HEAD_BYTES)
             break
-        except _RestartReplay:
+        except (_RestartReplay, DamagedJournalFile):
+            if not (trusts_log or isinstance(sys.exception(), _RestartReplay)):
+                raise
             # At most once for each file.
+            trusts_log = False
             repaired_bytes = queue.repaired_bytes
             files = files_of(files.queue, disk.list_files(folder))
             writer.unsynced_files.clear()
@@ -100,7 +119,10 @@ def load_queue(
 
 
 class _RestartReplay(Exception):
-    """A file that was replayed had wrong removals. They were dropped, so the replay must start again."""
+    """The replay must start again, with all files.
+
+    The removals of a damaged file were dropped, or the files after the skipped ones are not as expected.
+    """
 
 
 class _Loading:
@@ -117,19 +139,20 @@ class _Loading:
         self._target = target
         self._queue = target.queue
         self._log = SegmentLog(disk, folder, files.queue)
-        self._segments = self._log.read()
-        """Segments of the files that are still to be replayed."""
+        self._segments, self._checkpoint = self._log.read()
+        """Segments of the files that are still to be replayed, and the last checkpoint."""
         self._is_log_used = True
-        self._rest: list[JournalFile] = []
+        current = JournalFile(files.queue, JournalFileKind.CURRENT, 0, current_name(files.queue))
+        self._rest = [*files.rotated, *([current] if files.has_current else [])]
         """Files that are still to be replayed."""
+        self._has_skipped_files = False
+        self._skipped_bytes = 0
+        """Bytes at the start of the current file that are not replayed."""
         self._ends: list[tuple[Boundary, int]] = []
         """Boundary and size of each rotated file that was replayed."""
 
     def replay_all(self) -> bool:
         """Replay and repair all files. Return whether the current file ends with a STATE_DUMP, which closes it."""
-        files = self._files
-        current = JournalFile(files.queue, JournalFileKind.CURRENT, 0, current_name(files.queue))
-        self._rest = [*files.rotated, *([current] if files.has_current else [])]
         is_closed = False
         while self._rest:
             file = self._rest.pop(0)
@@ -139,17 +162,102 @@ class _Loading:
             if file.kind is JournalFileKind.CURRENT:
                 is_closed = end.is_closed
             else:
-                self._add_rotated(file.number, file.file_name, end.offset)
+                self._add_rotated(file.number, file.file_name, end.offset, self._queue.boundary())
         return is_closed
 
     def segment_log(self) -> SegmentLog:
-        """Rewrite the segment log on disk with the boundary and size of each replayed rotated file, and return it.
+        """Rewrite the segment log on disk with the boundary and size of each rotated file, and return it.
 
-        Erases the log if there are no such files, or if a record of an open read had no xid. Journal files do not
-        change.
+        A large current file gets a checkpoint at its end. The log is erased if there is nothing to log, or if a record
+        of an open read had no xid. Journal files do not change.
         """
+        queue = self._queue
+        if queue.writer.size >= MIN_CHECKPOINT_BYTES:
+            queue.checkpoint_bytes = queue.writer.size
+            self._ends.append((queue.boundary(), queue.writer.size))
         self._log.replace([] if self._target.counts_xids else self._ends)
         return self._log
+
+    # Known files.
+
+    def skip_known_files(self) -> None:
+        """Restore the last state of the segment log that describes unchanged files, so that these are not replayed.
+
+        Do nothing if the log describes no file, or if an item that it names cannot be found.
+        """
+        known = self._known_files()
+        if not known:
+            return
+        last, ids = known[-1][1].boundary, [0, *(segment.boundary.next_id for _, segment in known)]
+        wanted = {*last.open.values(), *last.front}
+        if last.first_id < last.next_id:
+            wanted.add(last.first_id)
+        if ids != sorted(ids) or not all(0 <= item_id < last.next_id for item_id in wanted):
+            return
+        taken: dict[int, Item] = {}
+        behind_offset = behind_bytes = start = 0
+        for (file, segment), first_id, next_id in zip(known, ids, ids[1:], strict=False):
+            here = sorted(item_id for item_id in wanted if first_id <= item_id < next_id)
+            if here:
+                with self._target.open_file(file.file_name) as reader:
+                    numbers = [item_id - first_id for item_id in here]
+                    offsets, before, data_bytes = locate_items(reader, segment.size, numbers)
+                    if len(offsets) < len(here):
+                        return
+                    for item_id, offset, bytes_before in zip(here, offsets, before, strict=True):
+                        if item_id == last.first_id:
+                            behind_offset = start + offset
+                            behind_bytes = data_bytes - bytes_before + last.added_bytes - segment.boundary.added_bytes
+                        else:
+                            taken[item_id] = self._read_item(reader, offset, item_id)
+            start += segment.size
+        for item_id, errors in last.errors.items():
+            taken[item_id].errors = errors
+        self._has_skipped_files = True
+        self._queue.restore(last, taken, behind_offset, behind_bytes)
+        for file, segment in known:
+            if file.kind is JournalFileKind.CURRENT:
+                self._skipped_bytes = segment.size
+            else:
+                self._add_rotated(file.number, file.file_name, segment.size, segment.boundary)
+                del self._rest[0], self._segments[0]
+
+    def _known_files(self) -> list[tuple[JournalFile, Segment]]:
+        """Return the first files that have not changed since the log described them, each with its segment.
+
+        The last one may be the current file, up to a checkpoint.
+        """
+        known = []
+        for file, segment in zip(self._rest, [*self._segments, self._checkpoint], strict=False):
+            if segment is None:
+                break
+            identity = self._disk.identity(self._folder + b"/" + file.file_name)
+            is_current = file.kind is JournalFileKind.CURRENT
+            if segment.number != file.number or not (
+                self._has_checkpoint(segment, identity) if is_current else segment.describes(identity)
+            ):
+                break
+            known.append((file, segment))
+        return known
+
+    def _has_checkpoint(self, checkpoint: Segment, identity: FileIdentity) -> bool:
+        """Return whether the current file is the one that the checkpoint describes, up to its offset."""
+        is_same_file = checkpoint.inode == identity.inode
+        return is_same_file and self._log.sample_checksum(checkpoint.size) == checkpoint.sample_checksum
+
+    def _read_item(self, reader: FileReader, offset: int, item_id: int) -> Item:
+        """Return the item `item_id`, whose record begins at `offset` of a file."""
+        size = PART_BYTES
+        while True:
+            try:
+                record = decode_record(reader.read(offset, size), 0)
+            except UnfinishedRecord as unfinished:
+                size = unfinished.needs
+            else:
+                add_ms = self._queue.now_ms if record.add_ms is None else record.add_ms
+                item = Item(record.data, add_ms, record.expiry_ms)
+                item.id = item_id
+                return item
 
     # Segments of the log.
 
@@ -165,7 +273,7 @@ class _Loading:
             missing = [segment for segment in missing if segment.number < next_file.number]
         if not missing:
             return
-        if missing[-1].next_inode != self._disk.inode(self._folder + b"/" + next_file.file_name):
+        if missing[-1].next_inode != self._disk.identity(self._folder + b"/" + next_file.file_name).inode:
             self._stop_using_log(next_file.file_name)
             return
         del self._segments[: len(missing)]
@@ -177,14 +285,14 @@ class _Loading:
                 self._stop_using_log(next_file.file_name)
                 return
             end = self._realign(name, segment, None)
-            self._add_rotated(segment.number, name, end.offset)
+            self._add_rotated(segment.number, name, end.offset, self._queue.boundary())
 
     def _segment_of(self, file: JournalFile) -> Segment | None:
         """Return the segment of a file, or None. After None the log is not used for later files either."""
         if self._segments:
             segment = self._segments.pop(0)
             has_number = segment.number == file.number
-            if has_number and segment.inode == self._disk.inode(self._folder + b"/" + file.file_name):
+            if has_number and segment.inode == self._disk.identity(self._folder + b"/" + file.file_name).inode:
                 return segment
         self._stop_using_log(file.file_name)
         return None
@@ -200,12 +308,13 @@ class _Loading:
                 file=file_name,
             )
 
-    def _add_rotated(self, number: int, file_name: bytes, size: int) -> None:
+    def _add_rotated(self, number: int, file_name: bytes, size: int, boundary: Boundary) -> None:
+        """Add a file with the state at its end to the queue's history."""
         queue = self._queue
         # The previous process may have left it unsynced.
         queue.writer.unsynced_files.append(file_name)
         queue.history.rotate(number, size, file_name)
-        boundary = queue.boundary()._replace(number=number, end=queue.history.current_start)
+        boundary = boundary._replace(number=number, end=queue.history.current_start)
         queue.add_boundary(boundary)
         # A file without valid records was moved away by the repair.
         if self._disk.is_there(self._folder + b"/" + file_name):
@@ -218,10 +327,13 @@ class _Loading:
         queue = self._queue
         self._target.file_name = file.file_name
         with self._target.open_file(file.file_name) as reader:
-            end = replay(reader, self._target, queue.now_ms, queue.history.current_start)
+            skipped_bytes = self._skipped_bytes if file.kind is JournalFileKind.CURRENT else 0
+            end = replay(reader, self._target, queue.now_ms, queue.history.current_start, skipped_bytes)
             is_scroll = reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC
         if end.problem is not None and not end.offset and is_scroll:
             raise OSError(errno.EINVAL, "its file is one of a scroll (--storage scroll:FOLDER)")
+        if self._has_skipped_files and (end.problem is not None or self._target.counts_xids):
+            raise _RestartReplay
         state = queue.boundary()
         if segment is not None and has_same_items(state, segment.boundary):
             self._repair_file(file.file_name, end)
@@ -379,13 +491,13 @@ class QueueReplayTarget:
         """Remove the head, if there is one."""
         queue = self.queue
         if queue.behind_items and not queue.has_head:
-            self._read_on()
+            self.read_on()
         queue.drop_head()
 
     def pop_head(self) -> Item | None:
         """Remove and return the head, or None if the queue is empty."""
         if self.queue.behind_items and not self.queue.has_head:
-            self._read_on()
+            self.read_on()
         return self.queue.pop_head()
 
     def expect_implicit_xid(self) -> None:
@@ -393,7 +505,8 @@ class QueueReplayTarget:
         self.counts_xids = True
         self.queue.boundaries.clear()
 
-    def _read_on(self) -> None:
+    def read_on(self, most_bytes: int = MAX_DATA_BYTES) -> None:
+        """Read the next items from behind the window: about `most_bytes` of data, but at least one item."""
         queue = self.queue
         while not queue.has_head:
             name, start, end = queue.history.file_at(queue.behind_offset)
@@ -405,7 +518,7 @@ class QueueReplayTarget:
                     start + reader.size if end is None else end,
                     queue.behind_skip,
                     queue.behind_items,
-                    queue.room_bytes,
+                    min(queue.room_bytes, most_bytes),
                     queue.now_ms,
                 )
             queue.append_read_items(read)

@@ -40,8 +40,12 @@ FREE_INLINE_RECORDS: Final = 10_000
 """Largest number of records that are freed without a thread, which takes about 0.2 ms."""
 
 
+CHECKPOINT_BYTES: Final = 16 << 20
+"""Bytes of the current file from one checkpoint to the next: a start replays at most so many."""
+
+
 class _Plan:
-    """A rotation or compaction that begins when all written records are acknowledged."""
+    """A rotation, compaction or checkpoint that begins when all written records are acknowledged."""
 
     def __init__(self, end: Boundary, compaction: Compaction, replacement: ReplacementRecords | None) -> None:
         self.end = end
@@ -118,6 +122,7 @@ class JournalMaintenance:
         most_bytes = min(settings.default_journal_size_bytes, settings.max_journal_size_bytes)
         is_disk_full = self._resources.disk_reserve.refusal is not None
         is_small = current_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes
+        is_checkpoint_due = current_bytes - queue.checkpoint_bytes >= CHECKPOINT_BYTES
         if is_small and not queue.history.rotated and not is_disk_full:
             # Fast path: the current file is the only one, and most writes need no work.
             return None
@@ -127,7 +132,8 @@ class JournalMaintenance:
         if compaction is Compaction.NONE and may_begin and is_disk_full:
             return self._make_full_disk_plan(limits)
         if compaction is Compaction.NONE:
-            return _Plan(queue.boundary(), compaction, None) if self._may_rotate(limits) else None
+            may_rotate = self._may_rotate(limits)
+            return _Plan(queue.boundary(), compaction, None) if may_rotate or is_checkpoint_due else None
         end = queue.boundary()
         replaced = queue.last_read_boundary() if compaction is Compaction.PACK else end
         return _Plan(end, compaction, None if replaced is None else queue.replacement(replaced))
@@ -169,6 +175,9 @@ class JournalMaintenance:
         if plan.end.end != queue.written_end or queue.failure is not None:
             return
         replacement = plan.replacement
+        if replacement is None and not should_rotate(queue.writer.size, self._limits()):
+            queue.add_checkpoint(plan.end)
+            return
         if plan.compaction is not Compaction.PACK:
             began_s = self._jobs.seconds()
             try:

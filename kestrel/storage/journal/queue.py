@@ -39,6 +39,9 @@ from kestrel.storage.total_memory import MemoryLimit
 UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
 """Unwritten bytes of a queue above which it refuses puts while maxTotalMemory is reached."""
 
+MIN_CHECKPOINT_BYTES: Final = 64 * 1024
+"""Bytes without a checkpoint from which on a start and a stop write one."""
+
 MAX_BOUNDARIES: Final = 1_000_000
 """Limit of the open reads, returned items and error counts in all boundaries of a queue. Beyond it packs wait."""
 
@@ -76,6 +79,10 @@ class JournalQueue(LogQueue):
         self.rewrites = self.packs = self.rotations = 0
         self._end = 0
         """Offset in the history of the next record."""
+        self.added_bytes = 0
+        """Bytes of data of all items that were added."""
+        self.checkpoint_bytes = 0
+        """Offset of the last checkpoint in the current file."""
         self._pending: list[bytes] = []
         self._loaded_pending = 0
         """Number of the first pending records, which the load wrote. No commit waits for them."""
@@ -90,8 +97,10 @@ class JournalQueue(LogQueue):
             self._append_behind(record, self._end if offset is None else offset)
         else:
             self._records.append(record)
+        data_bytes = len(record) - ADDX_HEADER_BYTES
         self.items += 1
-        self.bytes += len(record) - ADDX_HEADER_BYTES
+        self.bytes += data_bytes
+        self.added_bytes += data_bytes
 
     def extend(self, records: list[bytes], offset: int) -> None:
         """Append items, given as adjacent ADDX records that begin at `offset` of the history."""
@@ -108,6 +117,7 @@ class JournalQueue(LogQueue):
             return
         self.items += len(records)
         self.bytes += data_bytes
+        self.added_bytes += data_bytes
 
     def _append_behind(self, record: bytes, offset: int) -> None:
         if not self.behind_items:
@@ -297,7 +307,29 @@ class JournalQueue(LogQueue):
             counted,
             self._first_id,
             self.next_behind_id + self.behind_items,
+            self.added_bytes,
+            self.last_xid,
         )
+
+    def restore(self, boundary: Boundary, taken: Mapping[int, Item], behind_offset: int, behind_bytes: int) -> None:
+        """Set the state of this new queue to that at `boundary`.
+
+        `taken` has the open reads and returned items, by id. All items after them are only on disk: the first one is at
+        `behind_offset` in the history, and their data has `behind_bytes` bytes.
+        """
+        for item_id in reversed(boundary.front):
+            xid = self.next_xid()
+            self.open_as(taken[item_id], xid)
+            self.push_back(xid, taken[item_id].errors)
+        for xid, item_id in boundary.open.items():
+            self.open_as(taken[item_id], xid)
+        self.last_xid = boundary.last_xid
+        self._first_id = boundary.first_id
+        self.behind_items = boundary.next_id - boundary.first_id
+        self.behind_offset, self.behind_bytes = behind_offset, behind_bytes
+        self.items += self.behind_items
+        self.bytes += behind_bytes
+        self.added_bytes = boundary.added_bytes
 
     @property
     def _items_with_errors(self) -> int:
@@ -329,6 +361,7 @@ class JournalQueue(LogQueue):
         if self.segments is not None:
             self.segments.packed(boundary)
             self.segments.replace(self._known_segments())
+            self.checkpoint_bytes = 0
 
     def _known_segments(self) -> list[tuple[Boundary, int]]:
         """Return the boundary and the size of each rotated file, up to the first file whose boundary is not known."""
@@ -395,10 +428,24 @@ class JournalQueue(LogQueue):
         size = self.writer.size
         boundary = boundary._replace(number=self.writer.rotate() if begins_file else self.writer.retire_current())
         self.history.rotate(boundary.number, size)
+        self.checkpoint_bytes = 0
         self.add_boundary(boundary)
         if self.segments is not None and is_kept:
             self.segments.add(boundary, size)
         return boundary
+
+    @property
+    def may_add_checkpoint(self) -> bool:
+        """True if a checkpoint now would save the next start some work, and no failure can remove records before it."""
+        writer = self.writer
+        is_acknowledged = writer.acknowledged_size == writer.size and not self._pending
+        return is_acknowledged and writer.size - self.checkpoint_bytes >= MIN_CHECKPOINT_BYTES
+
+    def add_checkpoint(self, boundary: Boundary) -> None:
+        """Record in the segment log that the current file, which ends at `boundary` now, can be replayed from here."""
+        self.checkpoint_bytes = self.writer.size
+        if self.segments is not None:
+            self.segments.add(boundary, self.writer.size)
 
     def drop_files(self) -> None:
         """Mark all files as deleted by one rename on disk, and continue without files. Raises OSError.
@@ -411,6 +458,7 @@ class JournalQueue(LogQueue):
             self.segments.packed(self.boundary())
         self.history = History(self.name)
         self.boundaries = []
+        self.checkpoint_bytes = 0
         self.history_loaded(0)
 
     def add_boundary(self, boundary: Boundary) -> None:

@@ -61,16 +61,25 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
         ]
 
     def _load_at_start(self, files: QueueFiles, settings: QueueSettings) -> JournalQueue:
-        queue = self._load(files, settings)
+        failed_syncs = self._resources.failed_syncs
+        trusts_log = not any(file.file_name in failed_syncs for file in files.live_files())
+        queue = self._load(files, settings, trusts_log=trusts_log)
         # The queues after this one may use only the memory that remains.
         queue.report_memory()
         return queue
 
-    def _load(self, files: QueueFiles, settings: QueueSettings) -> JournalQueue:
+    def _load(self, files: QueueFiles, settings: QueueSettings, *, trusts_log: bool = False) -> JournalQueue:
         resources = self._resources
         writer = JournalWriter(self._disk, self._folder, files.queue, resources.numbers.next)
         return load_queue(
-            self._disk, self._folder, files, settings, writer, resources.now_ms(), memory=resources.memory_limit
+            self._disk,
+            self._folder,
+            files,
+            settings,
+            writer,
+            resources.now_ms(),
+            memory=resources.memory_limit,
+            trusts_log=trusts_log,
         )
 
     def close(self, compacts: bool = False) -> Deferred[None]:
@@ -83,13 +92,15 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
         return super().close(compacts)
 
     def _finish(self, compacts: bool) -> None:
-        """Truncate the file of each queue that has no items and no open reads, if `compacts`."""
-        for queue in self._units.values() if compacts else ():
-            if queue.is_drained:
+        """Write the last checkpoints. If `compacts`, truncate the files of queues without items and open reads."""
+        for queue in self._units.values():
+            if compacts and queue.is_drained:
                 try:
                     queue.writer.empty()
                 except OSError as error:
                     log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=reason_of(error))
+            elif queue.may_add_checkpoint:
+                queue.add_checkpoint(queue.boundary())
 
     # Queues.
 

@@ -1,0 +1,277 @@
+"""A start skips files that have not changed since the segment log described them, and restores the same queue."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from twisted.logger import capturedLogs, formatEvent
+
+from kestrel.config.model import QueueSettings
+from kestrel.errors import QueueFailed
+from kestrel.journal.fileset import files_of
+from kestrel.journal.writer import JournalWriter
+from kestrel.storage.journal.load import load_queue
+from kestrel.storage.journal.queue import MIN_CHECKPOINT_BYTES, JournalQueue
+from kestrel.testing.faults import KillableDisk
+from tests.journal.handwritten import addx
+from tests.journal.restarts import NOW_MS
+from tests.sample import examples
+from tests.storage.test_damaged_segments import (
+    LOG,
+    PACKED,
+    SMALL,
+    Journal,
+    drained,
+    items_in,
+    numbered,
+    remove_log,
+    rotated,
+)
+
+LARGE = QueueSettings(max_memory_size_bytes=1 << 30, max_journal_size_bytes=1 << 30, default_journal_size_bytes=1 << 30)
+"""Files that are never rotated."""
+
+
+class ReadingDisk(KillableDisk):
+    """A disk that notes the names of the journal files that are opened for reading."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def open_read(self, path: bytes) -> int:
+        if b"/.kestrel/" not in path:
+            self.names.append(os.fsdecode(path).rsplit("/", 1)[1])
+        return super().open_read(path)
+
+
+def loaded(folder: Path, limits: QueueSettings, *, trusts_log: bool = True) -> tuple[JournalQueue, list[str]]:
+    """Load the queue "work". Return it with the names of the files that were opened for reading."""
+    disk, path = ReadingDisk(), os.fsencode(folder)
+    writer = JournalWriter(disk, path, b"work", Random().getrandbits)  # type: ignore[arg-type]
+    files = files_of(b"work", disk.list_files(path))
+    queue = load_queue(disk, path, files, limits, writer, NOW_MS, trusts_log=trusts_log)
+    return queue, disk.names
+
+
+def counts(queue: JournalQueue) -> dict[str, Any]:
+    """Return what a replay must find, and what later packs need."""
+    boundary = queue.boundary()
+    return {
+        "counts": (queue.items, queue.bytes, queue.disk_bytes, queue.live_bytes, queue.replayed_items),
+        "state": boundary._replace(added_bytes=0, last_xid=0),
+        "boundaries": [each._replace(added_bytes=0, last_xid=0) for each in queue.boundaries][-1:],
+        "files": queue.history.rotated,
+    }
+
+
+def random_history(journal: Journal, random: Random, steps: int) -> list[bytes]:
+    """Change the queue at random. Return the items that a start must find, in order: open reads return to the head."""
+    waiting: deque[bytes] = deque()
+    opened: dict[int, bytes] = {}
+    for number in range(steps):
+        change = random.choice("ppptoocab")
+        if change == "p":
+            waiting.append(b"%d" % number * random.randrange(4))
+            journal.put(waiting[-1])
+        elif change in "to" and waiting:
+            item = journal.take(change == "o")
+            assert item.data == waiting.popleft()
+            if change == "o":
+                opened[item.xid] = item.data
+        elif change in "cab" and opened:
+            xid = random.choice([*opened])
+            data = opened.pop(xid)
+            if change == "c":
+                journal.queue.confirm([xid])
+            else:
+                journal.queue.put_back([xid], change == "b")
+                waiting.appendleft(data)
+        if random.random() < 0.7:
+            assert journal.commit() is None
+            if random.random() < 0.1:
+                journal.queue.add_checkpoint(journal.queue.boundary())
+    assert journal.commit() is None
+    return [*(opened[xid] for xid in sorted(opened)), *waiting]
+
+
+@pytest.mark.parametrize("limits", [SMALL, PACKED], ids=["small", "packed"])
+@pytest.mark.parametrize("seed", range(examples(60)))
+def test_log_restores_the_queue_that_a_replay_finds(tmp_path: Path, limits: QueueSettings, seed: int) -> None:
+    random, expected = Random(seed), []
+    for _ in range(3):
+        journal = Journal(tmp_path, limits, now_ms=NOW_MS).start()
+        assert [item.data for item in taken(journal)] == expected
+        journal.commit()
+        expected = random_history(journal, random, 60)
+        with_log, _ = loaded(tmp_path, limits)
+        assert counts(with_log) == counts(loaded(tmp_path, limits, trusts_log=False)[0])
+        journal.close()
+
+
+def taken(journal: Journal) -> Iterator[Any]:
+    while journal.queue.items:
+        yield journal.take()
+
+
+# The files that a start reads.
+
+
+@pytest.fixture
+def hundred(tmp_path: Path) -> Path:
+    """Return a folder with a hundred items in twenty rotated files. The first twelve items were taken."""
+    journal = Journal(tmp_path / "queues", SMALL, now_ms=NOW_MS).start()
+    journal.put_each(*numbered(*range(100)))
+    assert [journal.take_data() for _ in range(12)] == numbered(*range(12))
+    journal.close()
+    return tmp_path / "queues"
+
+
+def test_start_reads_only_the_head_file_and_the_current_one(hundred: Path) -> None:
+    head_file = rotated(hundred)[2].name
+    queue, names = loaded(hundred, SMALL)
+    assert (queue.items, len(queue.history.rotated)) == (88, 20)
+    assert {*names} == {head_file, "work"}
+    assert drained(hundred) == numbered(*range(12, 100))
+
+
+@pytest.mark.parametrize("changed", ["time", "size", "file"])
+def test_changed_file_and_later_ones_are_replayed(hundred: Path, changed: str) -> None:
+    victim = rotated(hundred)[10]
+    contents = victim.read_bytes()
+    if changed == "time":
+        os.utime(victim)
+    elif changed == "size":
+        os.truncate(victim, len(contents) - len(addx(b"60")))
+    else:
+        victim.unlink()
+        victim.write_bytes(contents)
+    _, names = loaded(hundred, SMALL)
+    assert {path.name for path in rotated(hundred)[10:]} <= {*names}
+
+
+def damage_silently(path: Path, offset: int) -> None:
+    """Change a byte of a file as a bad disk would: the time of its last write stays."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\xee")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_damage_in_a_skipped_file_is_repaired_when_it_is_read(hundred: Path) -> None:
+    victim = rotated(hundred)[-3]
+    contents = victim.read_bytes()
+    damage_silently(victim, 0)
+    journal = Journal(hundred, SMALL, now_ms=NOW_MS).start()
+    found = set()
+    with capturedLogs() as events:
+        for _ in range(2):
+            try:
+                found |= {item.data for item in taken(journal)}
+            except QueueFailed:
+                assert journal.commit() is not None
+                journal.reopen()
+    journal.close()
+    lost = items_in(contents)
+    assert len(lost) == 5
+    assert found - {b""} == {*numbered(*range(12, 100))} - lost
+    assert "were set aside in" in "\n".join(map(formatEvent, events))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        b"\x03",  # an open read without an xid, which follows from all earlier records
+        addx(b"torn")[:-1],
+        b"\xee",
+    ],
+    ids=["read without an xid", "torn record", "damage"],
+)
+def test_unexpected_records_after_skipped_files_cause_a_replay_of_all(hundred: Path, records: bytes) -> None:
+    with (hundred / "work").open("ab") as file:
+        file.write(records)
+    files = [path.name for path in rotated(hundred)]
+    queue, names = loaded(hundred, SMALL)
+    assert {*files} <= {*names}
+    assert (queue.items, queue.is_open(0)) == (88, False)
+
+
+def test_files_of_a_queue_with_a_failed_sync_are_replayed(hundred: Path) -> None:
+    failed_syncs = hundred / ".kestrel/failed-syncs"
+    failed_syncs.mkdir()
+    (failed_syncs / "work").touch()
+    disk = ReadingDisk()
+    journal = Journal(hundred, SMALL, disk=disk, now_ms=NOW_MS)
+    files = {path.name for path in rotated(hundred)}
+    journal.start()
+    assert files <= {*disk.names}
+    journal.close()
+
+
+# Checkpoints.
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """Return a folder with one file of a thousand items of 1 KiB, the first ten of which were taken."""
+    journal = Journal(tmp_path / "queues", LARGE, now_ms=NOW_MS).start()
+    journal.put(*(b"%4d" % number * 256 for number in range(1000)))
+    journal.commit()
+    assert [journal.take().data for _ in range(10)]
+    journal.commit()
+    journal.close()
+    return tmp_path / "queues"
+
+
+def test_start_after_a_stop_replays_nothing(large: Path) -> None:
+    queue, _ = loaded(large, LARGE)
+    assert (queue.items, queue.bytes) == (990, 990 * 1024)
+    assert queue.mem_items < 100
+    assert counts(queue)["state"] == counts(loaded(large, LARGE, trusts_log=False)[0])["state"]
+
+
+def test_records_after_a_checkpoint_are_replayed(large: Path) -> None:
+    journal = Journal(large, LARGE, now_ms=NOW_MS).start()
+    assert journal.take(True).data == b"  10" * 256
+    journal.put(b"last")
+    journal.commit()
+    queue, _ = loaded(large, LARGE)
+    assert (queue.items, queue.bytes) == (991, 990 * 1024 + 4)
+    assert counts(queue) == counts(loaded(large, LARGE, trusts_log=False)[0])
+    journal.close()
+
+
+def test_checkpoint_beyond_a_cut_is_ignored_when_the_file_has_grown_again(large: Path) -> None:
+    log = (large / LOG).read_bytes()
+    os.truncate(large / "work", 500 * 1045)
+    journal = Journal(large, LARGE, now_ms=NOW_MS).start()
+    journal.put(*(b"%4d" % number * 256 for number in range(2000, 2600)))
+    journal.commit()
+    journal.close()
+    (large / LOG).write_bytes(log)
+    assert (large / "work").stat().st_size > 1000 * 1045
+    found = drained(large)
+    assert found == [b"%4d" % number * 256 for number in (*range(500), *range(2000, 2600))]
+
+
+def test_small_files_get_no_checkpoint(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, LARGE, now_ms=NOW_MS).start()
+    journal.put(bytes(MIN_CHECKPOINT_BYTES // 2))
+    journal.commit()
+    journal.close()
+    assert not (tmp_path / LOG).exists()
+
+
+def test_other_layout_of_the_log_is_ignored(hundred: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kestrel.journal.segments._VERSION", 3)
+    files = {path.name for path in rotated(hundred)}
+    _, names = loaded(hundred, SMALL)
+    assert files <= {*names}
+    remove_log(hundred)
