@@ -125,17 +125,16 @@ class JournalRunCursor:
         return needed
 
 
-def locate_items(reader: FileReader, stop: int, wanted: Sequence[int]) -> tuple[list[int], list[int], int]:
+def locate_items(reader: FileReader, stop: int, wanted: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
     """Find items of a journal file that has records up to the offset `stop`, by their numbers in the file.
 
-    `wanted` has the numbers in ascending order; 0 is the first item. Return the offsets of their records, the bytes of
-    data before each, and the bytes of data of all items. There are fewer offsets if the file has fewer items. Raise
-    OSError, also if the file is damaged.
+    `wanted` has the numbers in ascending order; 0 is the first item. Return the offset of each record with the bytes of
+    data of all items before it, and the bytes of data of all items of the file. Numbers that the file does not have are
+    ignored. Raise OSError, also if the file is damaged.
     """
     cursor = JournalRunCursor(reader, 0, stop, has_data=False)
-    offsets: list[int] = []
-    before: list[int] = []
-    number = data_bytes = found = 0
+    places: list[tuple[int, int]] = []
+    number = data_bytes = 0
     next_wanted = wanted[0] if wanted else -1
     while cursor.next(_RUN_RECORDS):
         data, starts, base = cursor.data, cursor.starts, cursor.data_start
@@ -149,12 +148,10 @@ def locate_items(reader: FileReader, stop: int, wanted: Sequence[int]) -> tuple[
                 after = starts[index + 1] if index + 1 < len(starts) else cursor.run_end
                 size = len(decode_record(reader.read(base + position, after - position), 0).data)
             if number == next_wanted:
-                offsets.append(base + position)
-                before.append(data_bytes)
-                found += 1
-                next_wanted = wanted[found] if found < len(wanted) else -1
+                places.append((base + position, data_bytes))
+                next_wanted = wanted[len(places)] if len(places) < len(wanted) else -1
             number += 1
             data_bytes += size
     if cursor.end.problem is not None:
         raise OSError(errno.EIO, "the journal file is damaged")
-    return offsets, before, data_bytes
+    return places, data_bytes

@@ -133,11 +133,12 @@ def hundred(tmp_path: Path) -> Path:
     return tmp_path / "queues"
 
 
-def test_start_reads_only_the_head_file_and_the_current_one(hundred: Path) -> None:
-    head_file = rotated(hundred)[2].name
+def test_start_reads_only_the_first_files_and_the_current_one(hundred: Path) -> None:
+    # The current file removes the first twelve items. Seventeen files have only later ones.
+    first = [path.name for path in rotated(hundred)[:3]]
     queue, names = loaded(hundred, SMALL)
     assert (queue.items, len(queue.history.rotated)) == (88, 20)
-    assert {*names} == {head_file, "work"}
+    assert {*names} == {*first, "work"}
     assert drained(hundred) == numbered(*range(12, 100))
 
 
@@ -183,6 +184,13 @@ def test_damage_in_a_skipped_file_is_repaired_when_it_is_read(hundred: Path) -> 
     assert len(lost) == 5
     assert found - {b""} == {*numbered(*range(12, 100))} - lost
     assert "were set aside in" in "\n".join(map(formatEvent, events))
+
+
+def test_damage_in_the_file_of_the_head_causes_a_replay_of_all(hundred: Path) -> None:
+    head_file = rotated(hundred)[2]
+    lost = items_in(head_file.read_bytes())
+    damage_silently(head_file, 0)
+    assert drained(hundred) == [item for item in numbered(*range(12, 100)) if item not in lost]
 
 
 @pytest.mark.parametrize(

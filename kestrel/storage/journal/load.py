@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, TypeAlias
 
@@ -46,6 +46,7 @@ from kestrel.journal.run_cursor import locate_items
 from kestrel.journal.segments import Segment, SegmentLog
 from kestrel.journal.writer import JournalWriter
 from kestrel.scroll.records import WRITER_MAGIC
+from kestrel.storage.failures import reason_of
 from kestrel.storage.journal.queue import MIN_CHECKPOINT_BYTES, JournalQueue
 from kestrel.storage.total_memory import MemoryLimit
 
@@ -53,6 +54,8 @@ log = Logger(__name__)
 
 HEAD_BYTES: Final = 64 * 1024
 """Bytes of data that a start reads of a queue whose items are all only on disk."""
+
+_KnownFile: TypeAlias = tuple[JournalFile, Segment]
 
 OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
 """Function that returns a context manager with a reader of the journal file of that name. Raises OSError."""
@@ -183,36 +186,18 @@ class _Loading:
     def skip_known_files(self) -> None:
         """Restore the last state of the segment log that describes unchanged files, so that these are not replayed.
 
-        Do nothing if the log describes no file, or if an item that it names cannot be found.
+        Do nothing if the log describes no file, or if an item that it names cannot be read.
         """
         known = self._known_files()
         if not known:
             return
-        last, ids = known[-1][1].boundary, [0, *(segment.boundary.next_id for _, segment in known)]
-        wanted = {*last.open.values(), *last.front}
-        if last.first_id < last.next_id:
-            wanted.add(last.first_id)
-        if ids != sorted(ids) or not all(0 <= item_id < last.next_id for item_id in wanted):
+        last = known[-1][1].boundary
+        try:
+            taken, behind_offset, behind_bytes = self._find_items(known, last)
+        except (OSError, LookupError) as error:
+            reason = reason_of(error) if isinstance(error, OSError) else "an item is missing"
+            log.warn("Queue {queue!r}: all its files are replayed: {reason}", queue=self._files.queue, reason=reason)
             return
-        taken: dict[int, Item] = {}
-        behind_offset = behind_bytes = start = 0
-        for (file, segment), first_id, next_id in zip(known, ids, ids[1:], strict=False):
-            here = sorted(item_id for item_id in wanted if first_id <= item_id < next_id)
-            if here:
-                with self._target.open_file(file.file_name) as reader:
-                    numbers = [item_id - first_id for item_id in here]
-                    offsets, before, data_bytes = locate_items(reader, segment.size, numbers)
-                    if len(offsets) < len(here):
-                        return
-                    for item_id, offset, bytes_before in zip(here, offsets, before, strict=True):
-                        if item_id == last.first_id:
-                            behind_offset = start + offset
-                            behind_bytes = data_bytes - bytes_before + last.added_bytes - segment.boundary.added_bytes
-                        else:
-                            taken[item_id] = self._read_item(reader, offset, item_id)
-            start += segment.size
-        for item_id, errors in last.errors.items():
-            taken[item_id].errors = errors
         self._has_skipped_files = True
         self._queue.restore(last, taken, behind_offset, behind_bytes)
         for file, segment in known:
@@ -222,7 +207,34 @@ class _Loading:
                 self._add_rotated(file.number, file.file_name, segment.size, segment.boundary)
                 del self._rest[0], self._segments[0]
 
-    def _known_files(self) -> list[tuple[JournalFile, Segment]]:
+    def _find_items(self, known: Sequence[_KnownFile], state: Boundary) -> tuple[dict[int, Item], int, int]:
+        """Return the open reads and returned items of `state` by id, where the items after them begin in the history,
+        and the bytes of their data.
+
+        `state` is that at the end of the last known file. Raise LookupError if an item is missing, or OSError.
+        """
+        wanted = {*state.open.values(), *state.front}
+        if state.first_id < state.next_id:
+            wanted.add(state.first_id)
+        items: dict[int, Item] = {}
+        behind_offset = behind_bytes = first_id = start = 0
+        for file, segment in known:
+            next_id = segment.boundary.next_id
+            ids = sorted(item_id for item_id in wanted if first_id <= item_id < next_id)
+            if ids:
+                with self._target.open_file(file.file_name) as reader:
+                    places, data_bytes = locate_items(reader, segment.size, [each - first_id for each in ids])
+                    for item_id, (offset, bytes_before) in zip(ids, places, strict=False):
+                        items[item_id] = self._read_item(reader, offset, item_id)
+                        if item_id == state.first_id:
+                            behind_offset = start + offset
+                            behind_bytes = data_bytes - bytes_before + state.added_bytes - segment.boundary.added_bytes
+            first_id, start = next_id, start + segment.size
+        for item_id in wanted:
+            items[item_id].errors = state.errors.get(item_id, 0)
+        return items, behind_offset, behind_bytes
+
+    def _known_files(self) -> list[_KnownFile]:
         """Return the first files that have not changed since the log described them, each with its segment.
 
         The last one may be the current file, up to a checkpoint.
