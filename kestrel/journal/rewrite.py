@@ -55,8 +55,8 @@ class Boundary(NamedTuple):
     """Id of the first item after `front`."""
     next_id: int
     """Id after the last item of the queue."""
-    added_bytes: int
-    """Bytes of data of all items that were added so far. Only the difference of two boundaries has a meaning."""
+    waiting_bytes: int
+    """Bytes of data of the items from `first_id` on, or -1 if they are not known."""
     last_xid: int
     """Xid of the read that was opened last."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final
@@ -125,33 +124,24 @@ class JournalRunCursor:
         return needed
 
 
-def locate_items(reader: FileReader, stop: int, wanted: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
-    """Find items of a journal file that has records up to the offset `stop`, by their numbers in the file.
+def locate_items(reader: FileReader, stop: int, wanted: Sequence[int]) -> list[int]:
+    """Return the offsets of some items' records in a journal file that has records up to the offset `stop`.
 
-    `wanted` has the numbers in ascending order; 0 is the first item. Return the offset of each record with the bytes of
-    data of all items before it, and the bytes of data of all items of the file. Numbers that the file does not have are
-    ignored. Raise OSError, also if the file is damaged.
+    `wanted` has the numbers of the items in the file, in ascending order; 0 is the first item. There are fewer offsets
+    if the file has fewer items, or if it is damaged before them. Raise OSError.
     """
     cursor = JournalRunCursor(reader, 0, stop, has_data=False)
-    places: list[tuple[int, int]] = []
-    number = data_bytes = 0
+    offsets: list[int] = []
+    number = 0
     next_wanted = wanted[0] if wanted else -1
-    while cursor.next(_RUN_RECORDS):
-        data, starts, base = cursor.data, cursor.starts, cursor.data_start
-        for index, position in enumerate(starts):
+    while next_wanted >= 0 and cursor.next(min(_RUN_RECORDS, wanted[-1] + 1 - number)):
+        data = cursor.data
+        for position in cursor.starts:
             opcode = data[position]
-            if opcode == _ADDX:
-                size: int = _ADDX_SIZE.unpack_from(data, position)[0] - _TIMES_BYTES
-            elif opcode in _BARE or opcode in _XID_ONLY or position == cursor.dump_at:
+            if opcode in _BARE or opcode in _XID_ONLY or position == cursor.dump_at:
                 continue
-            else:
-                after = starts[index + 1] if index + 1 < len(starts) else cursor.run_end
-                size = len(decode_record(reader.read(base + position, after - position), 0).data)
             if number == next_wanted:
-                places.append((base + position, data_bytes))
-                next_wanted = wanted[len(places)] if len(places) < len(wanted) else -1
+                offsets.append(cursor.data_start + position)
+                next_wanted = wanted[len(offsets)] if len(offsets) < len(wanted) else -1
             number += 1
-            data_bytes += size
-    if cursor.end.problem is not None:
-        raise OSError(errno.EIO, "the journal file is damaged")
-    return places, data_bytes
+    return offsets

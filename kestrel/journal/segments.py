@@ -37,8 +37,8 @@ _VERSION: Final = 2
 _FRAME: Final = Struct("<II")
 """Length and CRC-32 of a record."""
 _HEADER: Final = Struct("<qQQqQIqqqiIII")
-"""number, inode, next inode, size, time of the last write, checksum of the sample, first id, next id, added bytes, last
-xid, and the numbers of open reads, front items and error counts."""
+"""number, inode, next inode, size, time of the last write, checksum of the sample, first id, next id, waiting bytes,
+last xid, and the numbers of open reads, front items and error counts."""
 _OPEN: Final = Struct("<iq")
 _FRONT: Final = Struct("<q")
 _ERRORS: Final = Struct("<qi")
@@ -88,7 +88,7 @@ def encode_segment(segment: Segment) -> bytes:
                 segment.sample_checksum,
                 boundary.first_id,
                 boundary.next_id,
-                boundary.added_bytes,
+                boundary.waiting_bytes,
                 boundary.last_xid,
                 len(boundary.open),
                 len(boundary.front),
@@ -127,7 +127,7 @@ def _decode_payload(payload: bytes) -> Segment:
         sample_checksum,
         first_id,
         next_id,
-        added_bytes,
+        waiting_bytes,
         last_xid,
         open_count,
         front_count,
@@ -141,7 +141,7 @@ def _decode_payload(payload: bytes) -> Segment:
     errors = dict(_ERRORS.iter_unpack(payload[errors_start:end]))
     counted = sum(item_id in errors for item_id in opened.values())
     counted += max((index + 1 for index, item_id in enumerate(front) if item_id in errors), default=0)
-    boundary = Boundary(number, 0, opened, front, errors, counted, first_id, next_id, added_bytes, last_xid)
+    boundary = Boundary(number, 0, opened, front, errors, counted, first_id, next_id, waiting_bytes, last_xid)
     return Segment(boundary, size, inode, next_inode, written_ns, sample_checksum)
 
 
@@ -269,6 +269,6 @@ class SegmentLog:
             0,
             boundary.first_id + shift,
             boundary.next_id + shift,
-            boundary.added_bytes,
+            boundary.waiting_bytes,
             boundary.last_xid,
         )

@@ -65,8 +65,8 @@ def counts(queue: JournalQueue) -> dict[str, Any]:
     boundary = queue.boundary()
     return {
         "counts": (queue.items, queue.bytes, queue.disk_bytes, queue.live_bytes, queue.replayed_items),
-        "state": boundary._replace(added_bytes=0, last_xid=0),
-        "boundaries": [each._replace(added_bytes=0, last_xid=0) for each in queue.boundaries][-1:],
+        "state": boundary._replace(waiting_bytes=0, last_xid=0),
+        "boundaries": [each._replace(waiting_bytes=0, last_xid=0) for each in queue.boundaries][-1:],
         "files": queue.history.rotated,
     }
 

@@ -7,14 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
 from kestrel.disk.files import Disk, FileIdentity
-from kestrel.disk.reader import PART_BYTES, FileReader, UnfinishedRecord
+from kestrel.disk.reader import FileReader, UnfinishedRecord
 from kestrel.disk.repair import ReadEnd, quarantine, repair
 from kestrel.item import Item
 from kestrel.journal.fileset import (
@@ -27,6 +27,7 @@ from kestrel.journal.fileset import (
     temporary_name,
 )
 from kestrel.journal.item_reader import DamagedJournalFile, read_items
+from kestrel.journal.opcodes import XID_ITEM_HEADER
 from kestrel.journal.pack import finish_interrupted, write_temporary
 from kestrel.journal.realign import (
     can_reach,
@@ -51,9 +52,6 @@ from kestrel.storage.journal.queue import MIN_CHECKPOINT_BYTES, JournalQueue
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
-
-HEAD_BYTES: Final = 64 * 1024
-"""Bytes of data that a start reads of a queue whose items are all only on disk."""
 
 _KnownFile: TypeAlias = tuple[JournalFile, Segment]
 
@@ -96,7 +94,7 @@ def load_queue(
             is_closed = loading.replay_all()
             if queue.behind_items and not queue.has_head:
                 # The age of the head is then known without another read.
-                target.read_on(HEAD_BYTES)
+                target.read_on(1)
             break
         except (_RestartReplay, DamagedJournalFile):
             if not (trusts_log or isinstance(sys.exception(), _RestartReplay)):
@@ -189,17 +187,17 @@ class _Loading:
         Do nothing if the log describes no file, or if an item that it names cannot be read.
         """
         known = self._known_files()
-        if not known:
+        last = known[-1][1].boundary if known else None
+        if last is None or last.waiting_bytes < 0:
             return
-        last = known[-1][1].boundary
         try:
-            taken, behind_offset, behind_bytes = self._find_items(known, last)
+            taken, behind_offset = self._find_items(known, last)
         except (OSError, LookupError) as error:
             reason = reason_of(error) if isinstance(error, OSError) else "an item is missing"
             log.warn("Queue {queue!r}: all its files are replayed: {reason}", queue=self._files.queue, reason=reason)
             return
         self._has_skipped_files = True
-        self._queue.restore(last, taken, behind_offset, behind_bytes)
+        self._queue.restore(last, taken, behind_offset)
         for file, segment in known:
             if file.kind is JournalFileKind.CURRENT:
                 self._skipped_bytes = segment.size
@@ -207,9 +205,9 @@ class _Loading:
                 self._add_rotated(file.number, file.file_name, segment.size, segment.boundary)
                 del self._rest[0], self._segments[0]
 
-    def _find_items(self, known: Sequence[_KnownFile], state: Boundary) -> tuple[dict[int, Item], int, int]:
-        """Return the open reads and returned items of `state` by id, where the items after them begin in the history,
-        and the bytes of their data.
+    def _find_items(self, known: Sequence[_KnownFile], state: Boundary) -> tuple[dict[int, Item], int]:
+        """Return the open reads and returned items of `state` by id, and where the items after them begin in the
+        history.
 
         `state` is that at the end of the last known file. Raise LookupError if an item is missing, or OSError.
         """
@@ -217,22 +215,21 @@ class _Loading:
         if state.first_id < state.next_id:
             wanted.add(state.first_id)
         items: dict[int, Item] = {}
-        behind_offset = behind_bytes = first_id = start = 0
+        behind_offset = first_id = start = 0
         for file, segment in known:
             next_id = segment.boundary.next_id
             ids = sorted(item_id for item_id in wanted if first_id <= item_id < next_id)
             if ids:
                 with self._target.open_file(file.file_name) as reader:
-                    places, data_bytes = locate_items(reader, segment.size, [each - first_id for each in ids])
-                    for item_id, (offset, bytes_before) in zip(ids, places, strict=False):
+                    offsets = locate_items(reader, segment.size, [each - first_id for each in ids])
+                    for item_id, offset in zip(ids, offsets, strict=False):
                         items[item_id] = self._read_item(reader, offset, item_id)
                         if item_id == state.first_id:
                             behind_offset = start + offset
-                            behind_bytes = data_bytes - bytes_before + state.added_bytes - segment.boundary.added_bytes
             first_id, start = next_id, start + segment.size
         for item_id in wanted:
             items[item_id].errors = state.errors.get(item_id, 0)
-        return items, behind_offset, behind_bytes
+        return items, behind_offset
 
     def _known_files(self) -> list[_KnownFile]:
         """Return the first files that have not changed since the log described them, each with its segment.
@@ -259,7 +256,7 @@ class _Loading:
 
     def _read_item(self, reader: FileReader, offset: int, item_id: int) -> Item:
         """Return the item `item_id`, whose record begins at `offset` of a file."""
-        size = PART_BYTES
+        size = XID_ITEM_HEADER.size
         while True:
             try:
                 record = decode_record(reader.read(offset, size), 0)

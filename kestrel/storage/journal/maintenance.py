@@ -122,7 +122,8 @@ class JournalMaintenance:
         most_bytes = min(settings.default_journal_size_bytes, settings.max_journal_size_bytes)
         is_disk_full = self._resources.disk_reserve.refusal is not None
         is_small = current_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes
-        is_checkpoint_due = current_bytes - queue.checkpoint_bytes >= CHECKPOINT_BYTES
+        unlogged_bytes = current_bytes - queue.checkpoint_bytes
+        is_checkpoint_due = queue.needs_checkpoint or unlogged_bytes >= CHECKPOINT_BYTES
         if is_small and not queue.history.rotated and not is_disk_full:
             # Fast path: the current file is the only one, and most writes need no work.
             return None

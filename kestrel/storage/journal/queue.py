@@ -79,10 +79,10 @@ class JournalQueue(LogQueue):
         self.rewrites = self.packs = self.rotations = 0
         self._end = 0
         """Offset in the history of the next record."""
-        self.added_bytes = 0
-        """Bytes of data of all items that were added."""
         self.checkpoint_bytes = 0
         """Offset of the last checkpoint in the current file."""
+        self.needs_checkpoint = False
+        """True if a start could restore no state of the segment log, because a pack has changed the items before it."""
         self._pending: list[bytes] = []
         self._loaded_pending = 0
         """Number of the first pending records, which the load wrote. No commit waits for them."""
@@ -97,10 +97,8 @@ class JournalQueue(LogQueue):
             self._append_behind(record, self._end if offset is None else offset)
         else:
             self._records.append(record)
-        data_bytes = len(record) - ADDX_HEADER_BYTES
         self.items += 1
-        self.bytes += data_bytes
-        self.added_bytes += data_bytes
+        self.bytes += len(record) - ADDX_HEADER_BYTES
 
     def extend(self, records: list[bytes], offset: int) -> None:
         """Append items, given as adjacent ADDX records that begin at `offset` of the history."""
@@ -117,7 +115,6 @@ class JournalQueue(LogQueue):
             return
         self.items += len(records)
         self.bytes += data_bytes
-        self.added_bytes += data_bytes
 
     def _append_behind(self, record: bytes, offset: int) -> None:
         if not self.behind_items:
@@ -307,15 +304,15 @@ class JournalQueue(LogQueue):
             counted,
             self._first_id,
             self.next_behind_id + self.behind_items,
-            self.added_bytes,
+            self.bytes - sum(len(item.data) for item in self._front),
             self.last_xid,
         )
 
-    def restore(self, boundary: Boundary, taken: Mapping[int, Item], behind_offset: int, behind_bytes: int) -> None:
+    def restore(self, boundary: Boundary, taken: Mapping[int, Item], behind_offset: int) -> None:
         """Set the state of this new queue to that at `boundary`.
 
-        `taken` has the open reads and returned items, by id. All items after them are only on disk: the first one is at
-        `behind_offset` in the history, and their data has `behind_bytes` bytes.
+        `taken` has the open reads and returned items, by id. All items after them are only on disk, and the first one
+        is at `behind_offset` in the history.
         """
         for item_id in reversed(boundary.front):
             xid = self.next_xid()
@@ -326,10 +323,9 @@ class JournalQueue(LogQueue):
         self.last_xid = boundary.last_xid
         self._first_id = boundary.first_id
         self.behind_items = boundary.next_id - boundary.first_id
-        self.behind_offset, self.behind_bytes = behind_offset, behind_bytes
+        self.behind_offset, self.behind_bytes = behind_offset, boundary.waiting_bytes
         self.items += self.behind_items
-        self.bytes += behind_bytes
-        self.added_bytes = boundary.added_bytes
+        self.bytes += self.behind_bytes
 
     @property
     def _items_with_errors(self) -> int:
@@ -353,7 +349,9 @@ class JournalQueue(LogQueue):
         boundary = replacement.boundary
         self.writer.forget([span.file_name for span in self.history.rotated_up_to(boundary.number)])
         span = self.history.replace_up_to(boundary.number, replacement.size)
-        self.boundaries = [each for each in self.boundaries if each.number >= boundary.number]
+        # The items that placeholders have replaced count no bytes any more.
+        kept = [each for each in self.boundaries if each.number >= boundary.number]
+        self.boundaries = [each._replace(waiting_bytes=-1) for each in kept]
         if self.behind_items and self.behind_offset < span.end:
             offset, self.behind_skip = replacement.offset_of(self.next_behind_id)
             self.behind_offset = span.start + offset
@@ -361,7 +359,7 @@ class JournalQueue(LogQueue):
         if self.segments is not None:
             self.segments.packed(boundary)
             self.segments.replace(self._known_segments())
-            self.checkpoint_bytes = 0
+            self.needs_checkpoint = True
 
     def _known_segments(self) -> list[tuple[Boundary, int]]:
         """Return the boundary and the size of each rotated file, up to the first file whose boundary is not known."""
@@ -428,7 +426,7 @@ class JournalQueue(LogQueue):
         size = self.writer.size
         boundary = boundary._replace(number=self.writer.rotate() if begins_file else self.writer.retire_current())
         self.history.rotate(boundary.number, size)
-        self.checkpoint_bytes = 0
+        self.checkpoint_bytes, self.needs_checkpoint = 0, False
         self.add_boundary(boundary)
         if self.segments is not None and is_kept:
             self.segments.add(boundary, size)
@@ -443,7 +441,7 @@ class JournalQueue(LogQueue):
 
     def add_checkpoint(self, boundary: Boundary) -> None:
         """Record in the segment log that the current file, which ends at `boundary` now, can be replayed from here."""
-        self.checkpoint_bytes = self.writer.size
+        self.checkpoint_bytes, self.needs_checkpoint = self.writer.size, False
         if self.segments is not None:
             self.segments.add(boundary, self.writer.size)
 
@@ -458,7 +456,7 @@ class JournalQueue(LogQueue):
             self.segments.packed(self.boundary())
         self.history = History(self.name)
         self.boundaries = []
-        self.checkpoint_bytes = 0
+        self.checkpoint_bytes, self.needs_checkpoint = 0, False
         self.history_loaded(0)
 
     def add_boundary(self, boundary: Boundary) -> None:
