@@ -38,9 +38,10 @@ LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
 FUZZ := $(VENV)/.fuzz
 RELEASE := $(VENV)/.release
+DEPLOY := $(VENV)/.deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test check compiled torture kill-restart moves convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage hazards fuzz abuse benchmark bench docs dist smoke clean
+.PHONY: help run cluster test check compiled torture kill-restart moves convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage hazards fuzz abuse benchmark bench docs dist smoke deploy-check clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -137,6 +138,10 @@ ifeq ($(WHEEL),)
 endif
 	@$(VENV)/bin/python -I tests/release/smoke.py $(or $(WHEEL),build/smoke/*.whl) $(ARGS)
 
+deploy-check: $(DEPLOY) ## validate deploy/ with the schemas of Kubernetes and with promtool (Debian: prometheus)
+	$(VENV)/bin/kubernetes-validate --strict -k 1.37 -k 1.30 deploy/kubernetes/*.yaml
+	cd deploy/monitoring && promtool check rules rules.yaml && promtool test rules rules_test.yaml
+
 clean: ## remove everything that make created (.venv, build products, caches), but not ./var/
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache _trial_temp*
 	rm -rf $(POSTGRES)/build $(POSTGRES)/*.egg-info
@@ -179,6 +184,11 @@ $(FUZZ): setup.cfg pyproject.toml | $(TESTS)
 
 $(RELEASE): setup.cfg pyproject.toml | $(CREATED)
 	$(PIP_PURE) --editable '.[release]'
+	@touch $(SERVER) $@
+
+# kubernetes-validate contains the schemas of all versions, and the tests do not need it.
+$(DEPLOY): setup.cfg pyproject.toml | $(CREATED)
+	$(PIP_PURE) --editable '.[deploy]'
 	@touch $(SERVER) $@
 
 # Requires the test tools, because mypy also checks kestrel.testing.
