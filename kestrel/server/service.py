@@ -176,7 +176,7 @@ class KestrelService(Service):
             if number is not None and not is_trusted and protocol != ADMIN:
                 address = Address(port.getHost().host, number)  # type: ignore[attr-defined]
                 self._advertised.setdefault(protocol, []).append(address)
-            if protocol == "memcache" and endpoint.startswith("tcp:"):
+            if protocol == "memcache" and endpoint.startswith("tcp:") and not is_trusted:
                 self._try_it_port = port_number(port)
             log.info("{protocol}: listening on {where}", protocol=protocol, where=describe(port, protocol))
 

@@ -39,7 +39,7 @@ FOREGROUND_AND_DAEMON = pytest.mark.parametrize("daemon", [False, True], ids=["f
 
 
 def test_the_log_says_where_the_server_listens_and_what_to_try(processes: Processes) -> None:
-    server = processes.serve(CONFIG)
+    server = processes.serve(CONFIG, "--trust", "memcache=tcp:0:interface=127.0.0.1")
     try_it = rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {server.port}" + "\n"
     eventually(lambda: try_it in server.logged(), "the log says what to try")
     log = server.logged()
