@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kestrel"
 
 LAYERS = (
-    {"spark", "load", "worker"},
+    {"spark", "load", "worker", "kombu_transport"},
     {"tools"},
     {"testing"},
     {"server", "library", "client"},

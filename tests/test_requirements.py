@@ -19,6 +19,7 @@ ZOOKEEPER_MODULES = [
     *(PACKAGE / "server" / name for name in ("server_set.py", "zookeeper.py")),
 ]
 """Modules that are imported only for server sets, after `require_kazoo`."""
+KOMBU_TRANSPORT = PACKAGE / "kombu_transport.py"
 
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
@@ -26,6 +27,7 @@ INSTALL = SETUP["options"]["install_requires"]
 BUILD = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
 SPARK = SETUP["options.extras_require"]["spark"]
 CLUSTER = SETUP["options.extras_require"]["cluster"]
+CELERY = SETUP["options.extras_require"]["celery"]
 
 
 def imported_by(path: Path) -> set[str]:
@@ -56,12 +58,17 @@ def missing(modules: Iterable[Path], *requirements: str) -> set[str]:
 
 def test_imported_packages_are_required() -> None:
     others = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(CONTRACT_SUITE)]
-    others = [path for path in others if not path.is_relative_to(ON_SPARK) and path not in ZOOKEEPER_MODULES]
+    with_extras = {*ZOOKEEPER_MODULES, KOMBU_TRANSPORT}
+    others = [path for path in others if not path.is_relative_to(ON_SPARK) and path not in with_extras]
     assert not missing(others, INSTALL)
 
 
 def test_zookeeper_packages_are_in_their_extra() -> None:
     assert not missing(ZOOKEEPER_MODULES, INSTALL, CLUSTER)
+
+
+def test_kombu_is_in_its_extra() -> None:
+    assert not missing([KOMBU_TRANSPORT], INSTALL, CELERY)
 
 
 def test_spark_packages_are_in_their_extra() -> None:

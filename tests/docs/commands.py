@@ -30,7 +30,7 @@ PROGRAMS: Final = frozenset(
         "journalctl", "curl", "wget", "spark-submit", "spark-class", "runuser", "useradd", "install", "apt-get",
         "thrift", "memcstat", "memcaslap", "memcached", "printf", "echo", "seq", "cp", "mv", "rm", "mkdir",
         "chown", "chmod", "ln", "kill", "sudo", "su", "ssh", "rsync", "tar", "export", "source", "docker",
-        "git", "podman", "buildah", "kubectl", "debootstrap", "psql", "createdb", "man", "pipx", "uv",
+        "git", "podman", "buildah", "kubectl", "debootstrap", "psql", "createdb", "man", "pipx", "uv", "celery",
     )
 )  # fmt: skip
 """First words of commands, besides `kestrel-*` and `.ci/run`."""

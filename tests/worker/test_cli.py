@@ -18,6 +18,7 @@ from kestrel.client.blocking import BlockingClient
 from kestrel.worker import cli
 from tests.child import PATIENCE_S, Child
 from tests.server.running import ROOT, Processes, Server, eventually, own_port
+from tests.worker.gate import lines_of, open_gate
 
 TASKS: Final = '''
 """Functions for a worker. The file `begun` has a line for each call that began, and `ended` for each that ended."""
@@ -92,19 +93,6 @@ class Working(Child[str]):
         """Send the first signal, and wait until it is handled."""
         self.send_signal(signal.SIGTERM)
         eventually(lambda: "waiting for the running calls" in self.err.read_text(), "the signal is handled")
-
-
-def lines_of(folder: Path, name: str) -> list[str]:
-    path = folder / name
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def open_gate(folder: Path) -> None:
-    """Let all calls that wait at the gate continue, and no call wait there from now on."""
-    (folder / "file").touch()
-    gate = os.open(folder / "gate", os.O_WRONLY)
-    (folder / "file").replace(folder / "gate")
-    os.close(gate)
 
 
 def left_in(server: Server, queue: bytes = b"work") -> list[bytes]:
