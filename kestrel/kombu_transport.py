@@ -23,10 +23,10 @@ from time import monotonic, sleep
 from typing import Any, Final
 from weakref import WeakSet
 
-from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.log import get_logger
 from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport.virtual.base import queue_declare_ok_t  # type: ignore[attr-defined]
 from kombu.utils.json import dumps, loads
 from kombu.utils.uuid import uuid
 
