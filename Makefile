@@ -25,7 +25,6 @@ EVERY_PLACE := tests/journal/test_replay.py tests/storage/test_crashes.py tests/
 EVERY_PLACE += tests/tools/test_convert_resumed.py
 
 VENV := .venv
-POSTGRES := examples/storage-postgres
 PIP := $(VENV)/bin/pip --disable-pip-version-check install --quiet
 # Developers build the extension with `make compiled`, not at each install.
 PIP_PURE := KESTREL_EXTENSION=none $(PIP)
@@ -144,7 +143,6 @@ deploy-check: $(DEPLOY) ## validate deploy/ with the schemas of Kubernetes and w
 
 clean: ## remove everything that make created (.venv, build products, caches), but not ./var/
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache _trial_temp*
-	rm -rf $(POSTGRES)/build $(POSTGRES)/*.egg-info
 	rm -f twisted/plugins/dropin.cache *.so kestrel/compiled.json
 	find kestrel -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -166,9 +164,8 @@ $(SERVER): setup.cfg pyproject.toml | $(CREATED)
 	KESTREL_EXTENSION=$${KESTREL_EXTENSION:-none} $(VENV)/bin/pip --disable-pip-version-check install --progress-bar off --editable .
 	@touch $@
 
-# Includes the PostgreSQL storage, a separate package like any other plugin.
-$(TESTS): setup.cfg pyproject.toml $(POSTGRES)/setup.cfg | $(CREATED)
-	$(PIP_PURE) --editable '.[test,spark]' --editable $(POSTGRES)
+$(TESTS): setup.cfg pyproject.toml | $(CREATED)
+	$(PIP_PURE) --editable '.[test,spark]'
 	@touch $(SERVER) $@
 
 # pylibmc has wheels for some platforms only. If it cannot be built, its tests are skipped, and each `make test` retries.
@@ -192,6 +189,6 @@ $(DEPLOY): setup.cfg pyproject.toml | $(CREATED)
 	@touch $(SERVER) $@
 
 # Requires the test tools, because mypy also checks kestrel.testing.
-$(CHECKS): setup.cfg pyproject.toml $(POSTGRES)/setup.cfg | $(CREATED)
-	$(PIP_PURE) --editable '.[test,check,spark]' --editable $(POSTGRES)
+$(CHECKS): setup.cfg pyproject.toml | $(CREATED)
+	$(PIP_PURE) --editable '.[test,check,spark]'
 	@touch $(SERVER) $(TESTS) $@

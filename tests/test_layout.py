@@ -42,7 +42,7 @@ CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl"}
 """The modules of `kestrel.client` that use Twisted. A Spark worker imports the others."""
 
 BACKENDS = (
-    *(f"kestrel.storage.{backend}" for backend in ("journal", "log", "scroll", "memory")),
+    *(f"kestrel.storage.{backend}" for backend in ("journal", "log", "scroll", "memory", "postgres")),
     *("kestrel.journal", "kestrel.scroll", "kestrel.disk"),
 )
 

@@ -28,6 +28,10 @@ BUILD = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["re
 SPARK = SETUP["options.extras_require"]["spark"]
 CLUSTER = SETUP["options.extras_require"]["cluster"]
 CELERY = SETUP["options.extras_require"]["celery"]
+POSTGRES = SETUP["options.extras_require"]["postgres"]
+ON_POSTGRES = PACKAGE / "storage" / "postgres"
+WITHOUT_PSYCOPG = ON_POSTGRES / "factory.py"
+"""The factory imports the other modules of its folder only when a storage is created."""
 
 
 def imported_by(path: Path) -> set[str]:
@@ -60,6 +64,7 @@ def test_imported_packages_are_required() -> None:
     others = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(CONTRACT_SUITE)]
     with_extras = {*ZOOKEEPER_MODULES, KOMBU_TRANSPORT}
     others = [path for path in others if not path.is_relative_to(ON_SPARK) and path not in with_extras]
+    others = [path for path in others if not path.is_relative_to(ON_POSTGRES) or path == WITHOUT_PSYCOPG]
     assert not missing(others, INSTALL)
 
 
@@ -69,6 +74,10 @@ def test_zookeeper_packages_are_in_their_extra() -> None:
 
 def test_kombu_is_in_its_extra() -> None:
     assert not missing([KOMBU_TRANSPORT], INSTALL, CELERY)
+
+
+def test_postgres_packages_are_in_their_extra() -> None:
+    assert not missing(ON_POSTGRES.rglob("*.py"), INSTALL, POSTGRES)
 
 
 def test_spark_packages_are_in_their_extra() -> None:

@@ -64,7 +64,8 @@ class Options(usage.Options):
             None,
             "Where queues are kept, as name:argument?option=value: journal:/var/spool/kestrel,"
             " scroll:/var/spool/kestrel?archive=/srv/archive (an item put to a parent queue is written once for all its"
-            " children), memory:, or one of another distribution (see --help-storage).",
+            " children), memory:, postgres:host=db1,db2 dbname=kestrel, or one of another distribution (see"
+            " --help-storage).",
         ],
     ]
     compData = usage.Completions(optActions={"config": usage.CompleteFiles("*.toml")})

@@ -16,6 +16,7 @@ from kestrel.storage.interfaces import InThread, IStorage, IStorageFactory
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.memory import MemoryStorageFactory
 from kestrel.storage.plugins import plugin_named
+from kestrel.storage.postgres.factory import PostgresStorageFactory
 from kestrel.storage.scroll.queue import WINDOW_BYTES
 from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.storage.total_memory import MemoryLimit
@@ -103,7 +104,8 @@ class ScrollStorageFactory:
 
 
 FACTORIES: Final[Mapping[str, IStorageFactory]] = {
-    factory.name: factory for factory in (JournalStorageFactory(), ScrollStorageFactory(), MemoryStorageFactory())
+    factory.name: factory
+    for factory in (JournalStorageFactory(), ScrollStorageFactory(), MemoryStorageFactory(), PostgresStorageFactory())
 }
 """The built-in storages. A plugin cannot replace one, and is not looked for if a built-in one is used."""
 

@@ -30,7 +30,7 @@ from tests.server.running import PATIENCE_S, Processes, Server
 from tests.server.scratch_environment import ScratchEnvironment
 from tests.tools.tool_processes import fill
 
-NOT_RUN: Final = {"needs a container runtime": 20, "needs another host": 22, "more than five minutes": 2}
+NOT_RUN: Final = {"needs a container runtime": 20, "needs another host": 20, "more than five minutes": 2}
 """The allowed reasons for not running a command, with the number of such commands."""
 
 TARGETS: Final = {

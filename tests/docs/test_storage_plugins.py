@@ -110,7 +110,7 @@ def test_plugin_without_faults_works(package_folder: Path) -> None:
 
 @pytest.mark.parametrize(("file", "excerpt"), EXCERPTS, ids=[excerpt.split("\n")[0].strip() for _, excerpt in EXCERPTS])
 def test_excerpt_is_the_code_of_the_example(file: str, excerpt: str) -> None:
-    assert excerpt in (EXAMPLES / ("storage-sqlite" if file == PLUGIN else "storage-postgres") / file).read_text()
+    assert excerpt in (EXAMPLES / "storage-sqlite" / file).read_text()
 
 
 def test_page_has_the_complete_sqlite_plugin() -> None:

@@ -8,11 +8,13 @@ from typing import Final
 
 import pytest
 
+from kestrel.testing.postgres import PrivateServer
 from tests.storage.backends import BACKENDS
 
 NAMES: Final = (*BACKENDS, "postgres")
 
-ON_POSTGRES: Final = (pytest.mark.needs("postgresql"), pytest.mark.database)
+ON_POSTGRES: Final = [pytest.mark.needs("postgresql"), pytest.mark.database]
+"""Marks of a test that runs PostgreSQL."""
 
 SERVED: Final = (*BACKENDS, pytest.param("postgres", marks=ON_POSTGRES))
 """Their names, as the parameters of a test or fixture."""
@@ -24,7 +26,5 @@ def new_storage(name: str) -> Iterator[str]:
     if name != "postgres":
         yield f"{name}:queues"
         return
-    from kestrel_postgres.testing import PrivateServer  # where there is no PostgreSQL there need be no package for it
-
     with PrivateServer() as database:
         yield f"postgres:{database.conninfo}"

@@ -96,6 +96,7 @@ def test_invalid_description_is_refused_with_a_reason(description: str) -> None:
         ("journal", {"durable", "errors_kept", "order_kept"}),
         ("scroll", {"durable", "errors_kept", "ranges", "shared_fanout"}),
         ("memory", {"errors_kept"}),
+        ("postgres", {"durable", "errors_kept"}),
     ],
 )
 def test_factory_lists_its_capabilities(name: str, capabilities: set[str]) -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Final
 
-from kestrel_postgres.testing import PrivateServer
+from kestrel.testing.postgres import PrivateServer
 
 from tests.memcache_text import set_
 from tests.server.running import Client, Processes, Server

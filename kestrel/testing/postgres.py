@@ -6,7 +6,7 @@
 It uses the programs of Debian's package `postgresql` and does not touch other clusters. If the tests run as root, the
 server runs as the user `postgres`, because PostgreSQL refuses to run as root.
 
-    python -m kestrel_postgres.testing FOLDER
+    python -m kestrel.testing.postgres FOLDER
 
 creates a template in FOLDER. With KESTREL_PG_TEMPLATE=FOLDER in the environment each new server starts with a copy of
 it, which is much faster than `initdb`.
@@ -165,21 +165,8 @@ class PrivateServer:
 
     def kill(self) -> None:
         """Kill the postmaster and all its child processes at once, as in a crash."""
-        # A running postmaster would restart its children.
-        self.freeze()
-        children = self._children()
-        for pid in children:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_server(self.folder / "data")
         self._end(signal.SIGKILL)
-        until_s = time.monotonic() + PATIENCE_S
-        # The next start fails while a child process exists.
-        while any(map(_is_alive, children)):
-            assert time.monotonic() < until_s, "PostgreSQL does not end after a kill"
-            time.sleep(0.002)
-        # Release the shared memory here, because the server may not be started again.
-        _, shared_memory = (self.folder / "data" / "postmaster.pid").read_text().splitlines()[6].split()
-        subprocess.run(["ipcrm", "-m", shared_memory], check=False)
 
     def restart(self) -> None:
         """Stop the server in order and start it."""
@@ -188,20 +175,13 @@ class PrivateServer:
 
     def freeze(self) -> None:
         """Suspend all processes of the server until `thaw`. Clients get no replies."""
-        self._signal_all(signal.SIGSTOP)
+        _signal_all(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Resume the server after `freeze`."""
-        self._signal_all(signal.SIGCONT)
+        _signal_all(self.pid, signal.SIGCONT)
 
     # Implementation.
-
-    def _signal_all(self, number: int) -> None:
-        # The postmaster is first, so that it starts no more children.
-        os.kill(self.pid, number)
-        for pid in self._children():
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
 
     def _create(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -233,16 +213,6 @@ class PrivateServer:
             # PostgreSQL does not announce that it is ready.
             time.sleep(0.02)
 
-    def _children(self) -> list[int]:
-        parent = str(self.pid)
-        found = []
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                # The second field is the program name in parentheses, which may contain spaces.
-                if path.read_text().rpartition(")")[2].split()[1] == parent:
-                    found.append(int(path.parent.name))
-        return found
-
     def _end(self, number: int) -> None:
         if self._process is not None:
             process, self._process = self._process, None
@@ -255,6 +225,50 @@ class PrivateServer:
             # SIGQUIT stops the server at once and still releases its shared memory.
             self._end(signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def kill_server(data: Path) -> None:
+    """Kill the server of a data folder, with all its child processes at once, as in a crash of the machine.
+
+    Raises FileNotFoundError if no server runs there.
+    """
+    pidfile = (data / "postmaster.pid").read_text().splitlines()
+    postmaster = int(pidfile[0])
+    # After a crash another process may have the number in the file.
+    if Path(f"/proc/{postmaster}/cwd").resolve() != data.resolve():
+        raise FileNotFoundError(f"{data} has no running server")
+    # A running postmaster would restart its children.
+    _signal_all(postmaster, signal.SIGSTOP)
+    processes = [*_children(postmaster), postmaster]
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until_s = time.monotonic() + PATIENCE_S
+    # The next start fails while a child process exists.
+    while any(map(_is_alive, processes)):
+        assert time.monotonic() < until_s, "PostgreSQL does not end after a kill"
+        time.sleep(0.002)
+    # Release the shared memory here, because the server may not be started again.
+    _, shared_memory = pidfile[6].split()
+    subprocess.run(["ipcrm", "-m", shared_memory], check=False, capture_output=True)
+
+
+def _signal_all(postmaster: int, number: int) -> None:
+    # The postmaster is first, so that it starts no more children.
+    os.kill(postmaster, number)
+    for pid in _children(postmaster):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The second field is the program name in parentheses, which may contain spaces.
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(path.parent.name))
+    return found
 
 
 def _is_alive(pid: int) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue, WriteBatch
-from kestrel_postgres.queries import Queue
+from kestrel.storage.postgres.queries import QueueRow
 
 Statement: TypeAlias = tuple[str, Sequence[Any]]
 
@@ -72,10 +72,10 @@ class Plan:
     `queues` are the present queues by name, and `next_queue` is the id of the next new queue.
     """
 
-    def __init__(self, batch: WriteBatch, queues: Mapping[bytes, Queue], next_queue: int) -> None:
+    def __init__(self, batch: WriteBatch, queues: Mapping[bytes, QueueRow], next_queue: int) -> None:
         self.next_queue = next_queue
         """Id of the next new queue after the batch."""
-        self._after: dict[bytes, Queue | None] = {}
+        self._after: dict[bytes, QueueRow | None] = {}
         """Changed queues by name. None: the queue is deleted."""
         self.left: list[int] = []
         """Abandoned ids, whose items have to be deleted."""
@@ -106,7 +106,7 @@ class Plan:
         for puts in self._slices():
             yield PUT, _columns([(id, item.position, item.data, *item[2:]) for id, item in puts])
 
-    def bring_up_to_date(self, queues: dict[bytes, Queue]) -> None:
+    def bring_up_to_date(self, queues: dict[bytes, QueueRow]) -> None:
         """Update the mapping of present queues after the batch is applied."""
         for name, queue in self._after.items():
             if queue is not None:
@@ -114,7 +114,7 @@ class Plan:
             else:
                 queues.pop(name, None)
 
-    def _add(self, changes: QueueChanges, before: Queue | None) -> None:
+    def _add(self, changes: QueueChanges, before: QueueRow | None) -> None:
         queue = changes.queue
         if before is not None and (changes.is_new or changes.is_deleted):
             self.left.append(before.id)
@@ -123,7 +123,7 @@ class Plan:
             self._after[queue.name] = None
             return
         id = self._new_queue(queue) if before is None else self._remove(changes, before)
-        self._after[queue.name] = Queue(id, queue)
+        self._after[queue.name] = QueueRow(id, queue)
         self._puts += [(id, item) for item in changes.puts]
         self._errors += [(id, position, errors) for position, errors in changes.errors.items()]
 
@@ -133,7 +133,7 @@ class Plan:
         self._new.append((id, queue))
         return id
 
-    def _remove(self, changes: QueueChanges, before: Queue) -> int:
+    def _remove(self, changes: QueueChanges, before: QueueRow) -> int:
         """Record the removes of a queue. Return its id after the batch."""
         stay = changes.queue.items - len(changes.puts)
         go = before.stored.items - stay

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from batches import Schemas, fired, schema_of
 from kestrel.errors import StorageError
+from tests.server.storages import ON_POSTGRES
+from tests.storage.postgres.batches import Schemas, fired, schema_of
+
+pytestmark = ON_POSTGRES
 
 
 @pytest.fixture

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Final
 
 import pytest
 
-from batches import Schemas, changes, item
 from kestrel.storage.database import IDatabase, QueueChanges, StoredQueue
 from kestrel.storage.interfaces import InThread
+from kestrel.storage.postgres.factory import PostgresStorageFactory
 from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.database_backend import OwnedDatabase
 from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, StorageContract
-from kestrel_postgres.factory import PostgresStorageFactory
+from tests.sample import examples
+from tests.server.storages import ON_POSTGRES
+from tests.storage.postgres.batches import Schemas, changes, item
 
-EXAMPLES: Final = 20 // int(os.environ.get("KESTREL_FEWER", "1"))
-"""The number of random histories. The CI of kestrel sets the divisor to save time."""
+pytestmark = ON_POSTGRES
 
 
 class OnPostgres:
@@ -38,15 +37,15 @@ class OnPostgres:
 
 class TestPostgresDatabase(OnPostgres, DatabaseContract):
     is_embedded = False  # faults of the kestrel process and its disk do not affect a database server
-    max_examples = EXAMPLES
+    max_examples = examples(20)
 
     def lose_hold(self, database: IDatabase) -> None:
         self.schemas.end_sessions()
 
     def impossible(self, queue: StoredQueue) -> QueueChanges:
-        return changes(queue, [item(1, b"where another one stands")])
+        return changes(queue, [item(1, b"at a used position")])
 
 
 class TestPostgresStorage(OnPostgres, OnFaultyDatabase, StorageContract):
     factory = PostgresStorageFactory()
-    max_examples = EXAMPLES
+    max_examples = examples(20)

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from kestrel.errors import StorageError
-from kestrel_postgres.connection import Connection
+from kestrel.storage.postgres.connection import Connection
 
 OLDEST: Final = 140_000
 """PostgreSQL 14, the first version that notices a disconnected client while it runs a statement."""

@@ -11,11 +11,14 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import capturedLogs
 from zope.interface.verify import verifyObject
 
-from batches import ALL, Schemas, batch, changes, deletion, fired, first, item, items, read
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue
+from kestrel.storage.postgres import cleanup
+from kestrel.storage.postgres.database import PostgresDatabase
 from kestrel.testing.threads import SteppedThreads
-from kestrel_postgres import cleanup
-from kestrel_postgres.database import PostgresDatabase
+from tests.server.storages import ON_POSTGRES
+from tests.storage.postgres.batches import ALL, Schemas, batch, changes, deletion, fired, first, item, items, read
+
+pytestmark = ON_POSTGRES
 
 EVERY_BYTE = bytes(range(256))
 

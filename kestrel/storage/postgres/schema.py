@@ -7,7 +7,7 @@ from typing import Final
 from psycopg import sql
 
 from kestrel.errors import StorageError
-from kestrel_postgres.connection import Connection
+from kestrel.storage.postgres.connection import Connection
 
 LAYOUT: Final = 1
 """Version of the table layout, which is stored in the table owner."""
@@ -96,7 +96,7 @@ def ensure(connection: Connection, schema: str) -> None:
     [(layout,)] = connection.execute("SELECT layout FROM owner")
     if layout != LAYOUT:
         raise StorageError(
-            f"the tables in the schema {schema!r} have layout {layout}, but this release of kestrel-postgres needs"
+            f"the tables in the schema {schema!r} have layout {layout}, but this release needs"
             f" {LAYOUT}: use the release that created them"
         )
 

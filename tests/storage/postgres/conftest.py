@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from batches import Schemas
-from kestrel_postgres.testing import PrivateServer
+from kestrel.testing.postgres import PrivateServer
+from tests.storage.postgres.batches import Schemas
 
 
 @pytest.fixture(scope="session")

@@ -13,13 +13,16 @@ import pytest
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 
-from batches import RealThreads, Schemas, applied, batch, changes, fired, first, items, read
 from kestrel.errors import DatabaseAway, OwnershipLost
 from kestrel.storage.database import QueueChanges, StoredQueue
 from kestrel.storage.interfaces import InThread
-from kestrel_postgres.database import PostgresDatabase
-from kestrel_postgres.factory import PostgresStorageFactory
-from kestrel_postgres.testing import PrivateServer
+from kestrel.storage.postgres.database import PostgresDatabase
+from kestrel.storage.postgres.description import database_of
+from kestrel.testing.postgres import PrivateServer
+from tests.server.storages import ON_POSTGRES
+from tests.storage.postgres.batches import RealThreads, Schemas, applied, batch, changes, fired, first, items, read
+
+pytestmark = ON_POSTGRES
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def promote(standby: PrivateServer) -> None:
 def database(*servers: PrivateServer, in_thread: InThread = maybeDeferred) -> PostgresDatabase:
     """Return an unused database that connects to the primary among these servers."""
     hosts = ",".join(str(server.folder) for server in servers)
-    return PostgresStorageFactory().database(f"host={hosts} user=postgres dbname=postgres", {}, Clock(), in_thread)
+    return database_of(f"host={hosts} user=postgres dbname=postgres", {}, Clock(), in_thread)
 
 
 def step(number: int) -> QueueChanges:
@@ -148,11 +151,11 @@ def test_servers_start_as_copies_of_a_template(monkeypatch: pytest.MonkeyPatch) 
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # the server runs as another user
         template = Path(folder) / "template"
-        subprocess.run([sys.executable, "-m", "kestrel_postgres.testing", str(template)], check=True)
+        subprocess.run([sys.executable, "-m", "kestrel.testing.postgres", str(template)], check=True)
         monkeypatch.setenv("KESTREL_PG_TEMPLATE", str(template))
         with PrivateServer() as one, PrivateServer() as another:
             shared = system(one)
             assert system(another) == shared
         monkeypatch.delenv("KESTREL_PG_TEMPLATE")
-        with PrivateServer() as made_anew:
-            assert system(made_anew) != shared
+        with PrivateServer() as created:
+            assert system(created) != shared

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kestrel_postgres.connection import Connection
+from kestrel.storage.postgres.connection import Connection
 
 SLICE: Final = 5000
 """Items deleted at once, about 20 ms of work, so that other transactions run in between."""

@@ -1,4 +1,4 @@
-"""The factory of the storage `postgres:CONNECTION`."""
+"""The database of a storage description: its connection string and options, checked."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from typing import Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from twisted.internet.interfaces import IReactorTime
-from zope.interface import implementer
 
 from kestrel.config.units import parse_duration_ms
 from kestrel.errors import BadStorageArgument
-from kestrel.storage.interfaces import InThread, IStorage, IStorageFactory
-from kestrel.storage.total_memory import MemoryLimit
-from kestrel.storage.windowed import CAPABILITIES, UNUSED_SETTINGS, WindowedStorage
-from kestrel_postgres.database import PostgresDatabase
-from kestrel_postgres.session import CONNECT
+from kestrel.storage.interfaces import InThread
+from kestrel.storage.postgres.database import PostgresDatabase
+from kestrel.storage.postgres.session import CONNECT
 
 OURS: Final = frozenset({"schema", "timeout"})
 
@@ -32,44 +29,25 @@ LONGEST_SCHEMA: Final = 63
 """Limit of PostgreSQL for names. It would truncate a longer one, and so use another schema."""
 
 
-@implementer(IStorageFactory)
-class PostgresStorageFactory:
-    """The factory of ``postgres:CONNECTION``."""
+def database_of(
+    argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread
+) -> PostgresDatabase:
+    """Return the database for a storage argument and its options. It connects at its first use.
 
-    name = "postgres"
-    help = (
-        "postgres:CONNECTION[?schema=NAME][&timeout=TIME]  keeps queues in a PostgreSQL database. CONNECTION is a"
-        f" PostgreSQL connection string, as in {EXAMPLE} or postgres:postgresql://kestrel@db1,db2/kestrel. Its"
-        " parameters may also be written as options. schema (kestrel) contains the tables. timeout (30s) limits the"
-        " wait for a reply of the database."
-    )
-    capabilities = CAPABILITIES
-    unused_settings = UNUSED_SETTINGS
-
-    def storage(
-        self,
-        argument: str,
-        options: Mapping[str, str],
-        clock: IReactorTime,
-        in_thread: InThread,
-        memory: MemoryLimit,
-    ) -> IStorage:
-        """Return a storage for the database. It connects when it is started."""
-        return WindowedStorage(self.database(argument, options, clock, in_thread), clock, memory)
-
-    def database(
-        self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread
-    ) -> PostgresDatabase:
-        """Return the database for a storage argument and its options. It connects at its first use."""
-        conninfo = _conninfo(argument, {name: value for name, value in options.items() if name not in OURS})
-        schema = options.get("schema", "kestrel")
-        if not 0 < len(schema.encode()) <= LONGEST_SCHEMA or "\0" in schema:
-            raise BadStorageArgument(f"postgres: schema needs a name of 1 to {LONGEST_SCHEMA} bytes")
-        return PostgresDatabase(conninfo, schema, _timeout_s(options), clock, in_thread)
+    Raises `BadStorageArgument`.
+    """
+    conninfo = conninfo_of(argument, {name: value for name, value in options.items() if name not in OURS})
+    schema = options.get("schema", "kestrel")
+    if not 0 < len(schema.encode()) <= LONGEST_SCHEMA or "\0" in schema:
+        raise BadStorageArgument(f"postgres: schema needs a name of 1 to {LONGEST_SCHEMA} bytes")
+    return PostgresDatabase(conninfo, schema, _timeout_s(options), clock, in_thread)
 
 
-def _conninfo(argument: str, options: Mapping[str, str]) -> str:
-    """Return a connection string. Error messages never quote the input, which may contain a password."""
+def conninfo_of(argument: str, options: Mapping[str, str]) -> str:
+    """Return the connection string of a storage argument and its connection parameters, with defaults.
+
+    Raises `BadStorageArgument`, whose message never quotes the input, because it may contain a password.
+    """
     if not argument:
         raise BadStorageArgument(f"postgres: needs a connection string, as in {EXAMPLE}")
     known = {each.keyword.decode() for each in psycopg.pq.Conninfo.get_defaults()}

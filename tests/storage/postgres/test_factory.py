@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,13 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
-from batches import fired
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import IStorage, IStorageFactory
+from kestrel.storage.postgres.factory import PostgresStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
-from kestrel_postgres.factory import PostgresStorageFactory
-from kestrel_postgres.testing import PrivateServer
+from kestrel.testing.postgres import PrivateServer
+from tests.storage.postgres.batches import fired
 
 
 def storage(argument: str, **options: str) -> IStorage:
@@ -28,6 +30,8 @@ def test_provides_its_interface() -> None:
     assert verifyObject(IStorageFactory, PostgresStorageFactory())
 
 
+@pytest.mark.database
+@pytest.mark.needs("postgresql")
 @pytest.mark.parametrize("is_url", [False, True])
 def test_connection_string_may_be_a_url_or_keywords_with_options(server: PrivateServer, is_url: bool) -> None:
     options = {"host": str(server.folder), "user": "postgres", "schema": f"by url {is_url}", "timeout": "10s"}
@@ -64,3 +68,15 @@ def test_invalid_argument_is_refused_without_showing_a_password(
         storage(argument, **options)
     assert str(raised.value).startswith(sentence)
     assert "secret" not in str(raised.value)
+
+
+def test_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("psycopg", "kestrel.storage.postgres"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    factory = import_module("kestrel.storage.postgres.factory").PostgresStorageFactory()
+    with pytest.raises(BadStorageArgument) as raised:
+        factory.storage("dbname=x", {}, Clock(), maybeDeferred, MemoryLimit())
+    assert str(raised.value).startswith(
+        "postgres: needs the library psycopg: pip install 'kestrel-mq[postgres]' (ModuleNotFoundError: "
+    )

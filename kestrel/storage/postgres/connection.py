@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from kestrel.errors import DatabaseAway
 from kestrel.storage.interfaces import InThread
-from kestrel_postgres import failures
+from kestrel.storage.postgres import failures
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 

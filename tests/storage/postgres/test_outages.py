@@ -13,7 +13,17 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from batches import (
+from kestrel.config.model import QueueSettings
+from kestrel.errors import DatabaseAway, StorageError, StorageRefused
+from kestrel.storage.database import QueueChanges, StoredQueue
+from kestrel.storage.postgres.connection import CLOSE_S
+from kestrel.storage.postgres.database import PostgresDatabase
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.storage.windowed import WindowedStorage
+from kestrel.testing.postgres import PrivateServer
+from kestrel.testing.threads import SteppedThreads
+from tests.server.storages import ON_POSTGRES
+from tests.storage.postgres.batches import (
     TIMEOUT_S,
     RealThreads,
     Schemas,
@@ -28,16 +38,9 @@ from batches import (
     read,
     schema_of,
 )
-from kestrel.config.model import QueueSettings
-from kestrel.errors import DatabaseAway, StorageError, StorageRefused
-from kestrel.storage.database import QueueChanges, StoredQueue
-from kestrel.storage.total_memory import MemoryLimit
-from kestrel.storage.windowed import WindowedStorage
-from kestrel.testing.threads import SteppedThreads
-from kestrel_postgres.connection import CLOSE_S
-from kestrel_postgres.database import PostgresDatabase
-from kestrel_postgres.testing import PrivateServer
-from proxy import Proxy
+from tests.storage.postgres.proxy import Proxy
+
+pytestmark = ON_POSTGRES
 
 
 def step(number: int) -> QueueChanges:

@@ -10,10 +10,25 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from batches import RealThreads, Schemas, applied, batch, changes, deletion, fired, first, items, read, schema_of
 from kestrel.errors import DatabaseAway, OwnershipLost, StorageError, StorageInUse
 from kestrel.storage.database import StoredQueue
-from kestrel_postgres.database import PostgresDatabase
+from kestrel.storage.postgres.database import PostgresDatabase
+from tests.server.storages import ON_POSTGRES
+from tests.storage.postgres.batches import (
+    RealThreads,
+    Schemas,
+    applied,
+    batch,
+    changes,
+    deletion,
+    fired,
+    first,
+    items,
+    read,
+    schema_of,
+)
+
+pytestmark = ON_POSTGRES
 
 
 @pytest.fixture
@@ -162,6 +177,6 @@ def test_tables_of_another_layout_are_refused(schemas: Schemas, tmp_path: Path) 
     fired(schemas.listed(tmp_path).close())
     schemas.execute(f'UPDATE "{schema_of(tmp_path)}".owner SET layout = 2')
     again = schemas.database(tmp_path)
-    with pytest.raises(StorageError, match="have layout 2, but this release of kestrel-postgres needs 1"):
+    with pytest.raises(StorageError, match="have layout 2, but this release needs 1"):
         fired(again.list_queues())
     fired(again.close())

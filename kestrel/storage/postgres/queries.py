@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from kestrel.errors import DatabaseAway, OwnershipLost
 from kestrel.storage.database import StoredItem, StoredQueue
-from kestrel_postgres.connection import Connection
-from kestrel_postgres.failures import TAKEN_OVER
+from kestrel.storage.postgres.connection import Connection
+from kestrel.storage.postgres.failures import TAKEN_OVER
 
 QUEUES: Final = "SELECT id, name, items, bytes, floor, last FROM queues"
 
@@ -37,17 +37,17 @@ ORDER BY i.position
 # The row of the owner, from the same snapshot, shows if this database has applied the batches.
 
 
-class Queue(NamedTuple):
+class QueueRow(NamedTuple):
     """A queue with the id that its items refer to. A new queue with an old name has a new id."""
 
     id: int
     stored: StoredQueue
 
 
-def list_queues(connection: Connection) -> list[Queue]:
+def list_queues(connection: Connection) -> list[QueueRow]:
     """Return all queues."""
     with connection.cursor(binary=True) as cursor:
-        return [Queue(id, StoredQueue(*columns)) for id, *columns in cursor.execute(QUEUES)]
+        return [QueueRow(id, StoredQueue(*columns)) for id, *columns in cursor.execute(QUEUES)]
 
 
 def read_after(

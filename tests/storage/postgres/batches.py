@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from kestrel.errors import DatabaseAway
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
-from kestrel_postgres.database import PostgresDatabase
+from kestrel.storage.postgres.database import PostgresDatabase
 
 TIMEOUT_S: Final = 30.0
 

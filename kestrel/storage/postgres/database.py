@@ -18,10 +18,10 @@ from zope.interface import implementer
 from kestrel.errors import StorageError
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
-from kestrel_postgres import cleanup, queries, schema, session
-from kestrel_postgres.batch_sql import Plan
-from kestrel_postgres.connection import Connection, Line
-from kestrel_postgres.ownership import LOCK_S, Ownership
+from kestrel.storage.postgres import cleanup, queries, schema, session
+from kestrel.storage.postgres.batch_sql import Plan
+from kestrel.storage.postgres.connection import Connection, Line
+from kestrel.storage.postgres.ownership import LOCK_S, Ownership
 
 log = Logger()
 
@@ -60,7 +60,7 @@ class PostgresDatabase:
         self._is_closed = False
         # The following attributes belong to the thread of the write connection.
         self._ownership = Ownership()
-        self._queues: dict[bytes, queries.Queue] = {}
+        self._queues: dict[bytes, queries.QueueRow] = {}
 
     # IDatabase.
 
