@@ -72,7 +72,8 @@ def conninfo_of(argument: str, options: Mapping[str, str]) -> str:
             "postgres: a password is not accepted here, because the log and the process list would show it; put it in"
             " ~/.pgpass, in the file that passfile= names, or in PGPASSWORD"
         )
-    others = {name: value for name, value in CONNECT.items() if name not in given}
+    # An old libpq does not know all parameters.
+    others = {name: value for name, value in CONNECT.items() if name in known and name not in given}
     return make_conninfo(argument, **options, **others)
 
 

@@ -25,6 +25,9 @@ CONNECT: Final[Mapping[str, str]] = {
     "tcp_user_timeout": "30000",
     # Connect to the host that accepts writes. A standby is useless.
     "target_session_attrs": "read-write",
+    # An isolated primary still accepts connections, but cannot commit without its standby. With a fixed order, each
+    # attempt would reach it before the new primary.
+    "load_balance_hosts": "random",
     "application_name": "kestrel",
     "client_encoding": "UTF8",
 }

@@ -17,7 +17,7 @@ from kestrel.errors import DatabaseAway, OwnershipLost
 from kestrel.storage.database import QueueChanges, StoredQueue
 from kestrel.storage.interfaces import InThread
 from kestrel.storage.postgres.database import PostgresDatabase
-from kestrel.storage.postgres.description import database_of
+from kestrel.storage.postgres.description import conninfo_of, database_of
 from kestrel.testing.postgres import PrivateServer
 from tests.server.storages import ON_POSTGRES
 from tests.storage.postgres.batches import RealThreads, Schemas, applied, batch, changes, fired, first, items, read
@@ -81,6 +81,16 @@ def test_standby_counts_as_away(own_server: PrivateServer, standby: PrivateServe
     with pytest.raises(DatabaseAway, match=r"the database cannot be used: .* session is read-only"):
         fired(alone.list_queues())
     fired(alone.close())
+
+
+def test_connections_reach_each_host_that_accepts_writes(own_server: PrivateServer, standby: PrivateServer) -> None:
+    promote(standby)
+    hosts = f"host={own_server.folder},{standby.folder} user=postgres dbname=postgres"
+    reached = set()
+    for _ in range(30):
+        with psycopg.connect(conninfo_of(hosts, {})) as connection:
+            reached.add(connection.info.host)
+    assert reached == {str(own_server.folder), str(standby.folder)}
 
 
 def test_lagging_standby_is_not_written_to(own_server: PrivateServer, standby: PrivateServer) -> None:
