@@ -21,6 +21,7 @@ from benchmarks import (
     memory,
     open_files,
     operations,
+    postgres,
     reactor,
     reload,
     replay,
@@ -86,6 +87,15 @@ def test_scale_measures_a_server_with_many_of_everything() -> None:
     (row,) = figures.rows
     assert (row["storage"], row["connections"], row["queues"], row["backlog"]) == (SCROLL, 3, 2, 50)
     assert 0 < float(row["p50_ms"]) <= float(row["p99_ms"])
+
+
+@pytest.mark.needs("postgresql")
+@pytest.mark.database
+def test_postgres_compares_each_storage_with_the_journal() -> None:
+    figures = results(postgres.COLUMNS)
+    postgres.measure(figures, postgres.SHORT)
+    assert len(figures.rows) == len(postgres.STORAGES) * len(postgres.SHORT.items) * len(postgres.NAMES)
+    assert {row["ratio"] for row in figures.rows if row["storage"] == postgres.SYNCED} == {1}
 
 
 def test_memory_measures_what_an_item_takes() -> None:
