@@ -40,7 +40,7 @@ RELEASE := $(VENV)/.release
 DEPLOY := $(VENV)/.deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test check compiled torture kill-restart moves convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage hazards fuzz abuse benchmark bench docs dist smoke deploy-check clean
+.PHONY: help run cluster replicated test check compiled torture kill-restart moves convert-kills database-kills failover streams membership zookeeper-kills soak histories every-place damage hazards fuzz abuse benchmark bench docs dist smoke deploy-check clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -52,6 +52,9 @@ run: $(SERVER) ## start the server in the foreground, with its queues under ./va
 # Requires the test tools, because PySpark contains ZooKeeper.
 cluster: $(TESTS) ## start three servers that announce themselves in a ZooKeeper, under ./var/cluster (ARGS="--servers 5"; docs/cluster.md)
 	@$(VENV)/bin/python examples/cluster/run.py $(ARGS)
+
+replicated: $(TESTS) ## start a server over a replicated PostgreSQL, with Patroni and etcd, under ./var/replicated (ARGS="--nodes 2"; docs/replication.md)
+	@$(VENV)/bin/python -m examples.replicated.run $(ARGS)
 
 # One process per processor. Idle processes take tests from busy ones.
 test: $(TESTS) $(LIBMEMCACHED) ## run the tests (ARGS="-k name" is passed to pytest; "-n 0" for one process)
@@ -79,6 +82,9 @@ convert-kills: $(TESTS) ## kill -9 kestrel-convert during conversions to scrolls
 
 database-kills: $(TESTS) ## kill -9 a server under load and its PostgreSQL in turn, and count items (SEED=1 ITEMS=100000 KILLS=20)
 	@$(VENV)/bin/python -m tests.torture.database --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
+
+failover: $(TESTS) ## kill -9 the primary of a replicated PostgreSQL under load repeatedly, and count items (SEED=1 KILLS=5, ARGS="--ttl 10"; docs/replication.md)
+	@$(VENV)/bin/python -m tests.torture.failover --seed $(SEED) --kills $(KILLS) $(ARGS)
 
 streams: $(TESTS) ## kill drivers, executors, servers and connections of Spark streams, and count items (SEED=1 ITEMS=100000 FAULTS=12 DELIVERY=exactly_once)
 	@for each in $(DELIVERY); do \

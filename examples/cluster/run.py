@@ -18,8 +18,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -91,9 +91,9 @@ class Program:
             log.seek(self._begins_at)
             return log.read().decode(errors="replace")
 
-    def ready(self, is_ready: Callable[[], object]) -> None:
+    def ready(self, is_ready: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
         """Wait until `is_ready` returns true. Exit with an error if the program ends or takes too long."""
-        ends_s = time.monotonic() + PATIENCE_S
+        ends_s = time.monotonic() + patience_s
         while not is_ready():
             if self.process.poll() is not None or time.monotonic() > ends_s:
                 last = "".join(f"\n    {line}" for line in self.said().splitlines()[-5:])
@@ -204,9 +204,9 @@ class Watch:
         return str(member.service) if server is None else server.name
 
 
-def look_after(servers: list[Server], away_s: float) -> NoReturn:
-    """Restart each server `away_s` seconds after it has ended, for ever."""
-    ended_s: dict[Server, float] = {}
+def look_after(servers: Sequence[Program], away_s: float) -> NoReturn:
+    """Restart each program `away_s` seconds after it has ended, for ever."""
+    ended_s: dict[Program, float] = {}
     while True:
         time.sleep(0.1)
         for server in servers:
@@ -299,9 +299,9 @@ def run(stack: ExitStack, arguments: argparse.Namespace) -> NoReturn:
     look_after(servers, arguments.away)
 
 
-def main() -> int:
-    """Run the cluster until a signal interrupts it. Return the exit status."""
-    arguments = options()
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Run the block until a signal of `SIGNALS` interrupts it. Say at the end that everything has stopped."""
 
     def interrupted(number: int, frame: object) -> NoReturn:
         for each in SIGNALS:
@@ -311,10 +311,16 @@ def main() -> int:
     for each in SIGNALS:
         signal.signal(each, interrupted)
     try:
-        with ExitStack() as stack:
-            run(stack, arguments)
+        yield
     except KeyboardInterrupt:
         tell("everything has stopped")
+
+
+def main() -> int:
+    """Run the cluster until a signal interrupts it. Return the exit status."""
+    arguments = options()
+    with stopped_by_signals(), ExitStack() as stack:
+        run(stack, arguments)
     return 0
 
 

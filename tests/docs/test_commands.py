@@ -30,16 +30,18 @@ from tests.server.running import PATIENCE_S, Processes, Server
 from tests.server.scratch_environment import ScratchEnvironment
 from tests.tools.tool_processes import fill
 
-NOT_RUN: Final = {"needs a container runtime": 20, "needs another host": 20, "more than five minutes": 2}
+NOT_RUN: Final = {"needs a container runtime": 20, "needs another host": 25, "more than five minutes": 2}
 """The allowed reasons for not running a command, with the number of such commands."""
 
 TARGETS: Final = {
     "run": "tests/server/test_process.py",
     "cluster": "tests/cluster/test_example.py",
+    "replicated": "tests/storage/postgres/test_replicated.py",
     "torture": "tests/server/test_kills.py",
     "kill-restart": "tests/server/test_kills.py",
     "moves": "tests/server/test_kills.py",
     "database-kills": "tests/server/test_kills.py",
+    "failover": "tests/storage/postgres/test_replicated.py",
     "convert-kills": "tests/tools/test_convert_resumed.py",
     "streams": ".ci/run",
     "membership": "tests/cluster/test_torture.py",

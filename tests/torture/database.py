@@ -16,7 +16,6 @@ import time
 from typing import Final
 
 from kestrel.testing.postgres import PrivateServer
-
 from tests.memcache_text import set_
 from tests.server.running import Client, Processes, Server
 from tests.torture import command_line
@@ -48,6 +47,13 @@ class TrackedQueue:
         """Items whose confirm was sent, with or without a reply."""
         self.newest = -1
         """Highest number that was delivered."""
+        self.returned: set[int] = set()
+        """Delivered items whose connection ended before a reply to their confirm."""
+        self.redelivered = 0
+        """Number of repeated deliveries, each of a returned item."""
+        self.last_stored_s = time.monotonic()
+        self.longest_pause_s = 0.0
+        """Longest time between two acknowledged puts."""
         self.errors: list[str] = []
 
     def add_delivered(self, data: bytes) -> int:
@@ -59,11 +65,27 @@ class TrackedQueue:
             self.errors.append(f"item {number} was delivered after its confirm")
         if number in self.refused:
             self.errors.append(f"item {number} was refused, but delivered")
-        if number not in self.delivered and number < self.newest:
+        if number in self.delivered:
+            self.redelivered += 1
+            if number not in self.returned:
+                self.errors.append(f"item {number} was delivered twice without being returned")
+        elif number < self.newest:
             self.errors.append(f"item {number} was delivered after item {self.newest}")
         self.delivered.add(number)
         self.newest = max(self.newest, number)
         return number
+
+    def add_stored(self, number: int) -> None:
+        """Record an acknowledged put, and the longest time without one."""
+        now_s = time.monotonic()
+        self.longest_pause_s = max(self.longest_pause_s, now_s - self.last_stored_s)
+        self.last_stored_s = now_s
+        self.stored.add(number)
+
+    def watch_pauses(self) -> None:
+        """Measure `longest_pause_s` from now."""
+        self.last_stored_s = time.monotonic()
+        self.longest_pause_s = 0.0
 
     def lost(self) -> set[int]:
         """Return the stored items that were neither delivered nor confirmed."""
@@ -114,13 +136,15 @@ class Writer(Worker):
     def step(self, client: Client) -> bool:
         """Put some items."""
         queue = self.queue
-        window = range(queue.sent, min(queue.put_limit, queue.sent + self.rng.randrange(1, 60)))
+        # While the database is down, try one item at a time.
+        most = 1 if queue.sent - 1 in queue.refused else self.rng.randrange(1, 60)
+        window = range(queue.sent, max(queue.sent, min(queue.put_limit, queue.sent + most)))
         queue.sent = window.stop
         client.send(b"".join(set_(queue.name, queue.items[number]) for number in window))
         for number in window:
             reply = client.line()
             if reply == b"STORED\r\n":
-                queue.stored.add(number)
+                queue.add_stored(number)
             elif reply.startswith(b"SERVER_ERROR"):
                 queue.refused.add(number)
             else:
@@ -133,14 +157,22 @@ class Writer(Worker):
 class Reader(Worker):
     """Opens items and confirms most of them."""
 
+    def __init__(self, queue: TrackedQueue, rng: random.Random) -> None:
+        super().__init__(queue, rng)
+        self._opened: list[int] = []
+        """Items that this connection has opened and not confirmed."""
+
     def step(self, client: Client) -> bool:
         """Open some items, and confirm them or disconnect."""
         queue, count = self.queue, self.rng.randrange(1, 40)
+        queue.returned.update(self._opened)  # by a connection that has ended
+        self._opened = []
         client.send(b"get %b/open\r\n" % queue.name * count)
         opened = [number for number in (self._next(client) for _ in range(count)) if number is not None]
         if len(opened) < count:
             time.sleep(PAUSE_S)
         if self.rng.random() < 0.1:
+            queue.returned.update(opened)
             return False  # the open reads return to the head
         if opened:
             queue.possibly_confirmed.update(opened)
@@ -148,6 +180,7 @@ class Reader(Worker):
             reply = client.line()
             if reply == b"END\r\n":
                 queue.confirmed.update(opened)
+                self._opened = []
             elif not reply:
                 raise ConnectionError
             else:
@@ -163,7 +196,9 @@ class Reader(Worker):
             return None
         data = client.receive(int(line.split()[3]))
         client.expect(b"\r\nEND\r\n")
-        return self.queue.add_delivered(data)
+        number = self.queue.add_delivered(data)
+        self._opened.append(number)
+        return number
 
 
 def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> int:
@@ -171,16 +206,14 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
     rng = random.Random(seed)
     report = CheckReport()
     print(f"seed {seed}, {item_count:,} items, {kills} kills")
-    queues = [TrackedQueue(name, Items(seed + number, item_count // len(QUEUES))) for number, name in enumerate(QUEUES)]
-    workers: list[Writer | Reader] = [
-        kind(queue, random.Random(rng.random())) for queue in queues for kind in (Writer, Reader)
-    ]
+    workers = new_load(seed, item_count)
+    queues = queues_of(workers)
     with PrivateServer(is_synced=True) as database:
         arguments = ("--storage", f"postgres:{database.conninfo}")
         server = processes.serve(CONFIG, *arguments)
-        _start(workers, server)
+        start(workers, server)
         for kill in range(1, kills + 1):
-            _wait_deadline_sent(queues, kill / kills)
+            wait_until_sent(queues, kill / kills)
             time.sleep(rng.random() * 0.05)
             began = time.monotonic()
             if kill % 2:
@@ -191,30 +224,50 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
                 database.kill()
                 time.sleep(rng.random() * 0.3)
                 database.start()
-            print(f"kill {kill} ({victim}): restarted in {time.monotonic() - began:.2f} s; {_totals(queues)}")
+            print(f"kill {kill} ({victim}): restarted in {time.monotonic() - began:.2f} s; {totals(queues)}")
             errors = [each for queue in queues for each in queue.errors]
             if errors:
                 report.check(False, "each delivered item was allowed, in order and equal byte for byte", errors)
                 break
-        _wait_deadline_sent(queues, 1.0)
-        _stop(workers)
-        for queue in queues:
-            with server.connect() as client:
-                while (data := client.get(queue.name)) is not None:
-                    queue.confirmed.add(queue.add_delivered(data))
-            name = queue.name.decode()
-            report.check(not queue.errors, f"{name}: all {len(queue.delivered):,} items were correct and in order")
-            report.check(not queue.lost(), f"{name}: none of {len(queue.stored):,} acknowledged items was lost")
+        wait_until_sent(queues, 1.0)
+        finish_load(workers, server, report)
         server.stop()
     return report.finish()
 
 
-def _start(workers: list[Writer | Reader], server: Server) -> None:
+def new_load(seed: int, item_count: int) -> list[Writer | Reader]:
+    """Return a writer and a reader for each queue."""
+    rng = random.Random(seed)
+    queues = [TrackedQueue(name, Items(seed + number, item_count // len(QUEUES))) for number, name in enumerate(QUEUES)]
+    return [kind(queue, random.Random(rng.random())) for queue in queues for kind in (Writer, Reader)]
+
+
+def queues_of(workers: list[Writer | Reader]) -> list[TrackedQueue]:
+    """Return the queues of the workers, each once."""
+    return list(dict.fromkeys(worker.queue for worker in workers))
+
+
+def finish_load(workers: list[Writer | Reader], server: Server, report: CheckReport) -> None:
+    """Stop the workers, take all remaining items, and check each queue."""
+    stop(workers)
+    for queue in queues_of(workers):
+        with server.connect() as client:
+            while (data := client.get(queue.name)) is not None:
+                queue.confirmed.add(queue.add_delivered(data))
+        name = queue.name.decode()
+        delivered = f"all {len(queue.delivered):,} items were correct and in order, {queue.redelivered:,} redelivered"
+        report.check(not queue.errors, f"{name}: {delivered}", queue.errors)
+        report.check(not queue.lost(), f"{name}: none of {len(queue.stored):,} acknowledged items was lost")
+
+
+def start(workers: list[Writer | Reader], server: Server) -> None:
+    """Start all workers."""
     for worker in workers:
         worker.start(server)
 
 
-def _stop(workers: list[Writer | Reader]) -> None:
+def stop(workers: list[Writer | Reader]) -> None:
+    """Stop all workers, and wait for their ends."""
     for worker in workers:
         worker.stop()
     for worker in workers:
@@ -230,11 +283,11 @@ def _kill_server(
     for worker in workers:
         worker.join()
     again = processes.serve(CONFIG, *arguments)
-    _start(workers, again)
+    start(workers, again)
     return again
 
 
-def _wait_deadline_sent(queues: list[TrackedQueue], fraction: float) -> None:
+def wait_until_sent(queues: list[TrackedQueue], fraction: float) -> None:
     """Wait until the clients have sent that fraction of all items."""
     deadline_s = time.monotonic() + MAX_WAIT_S
     for queue in queues:
@@ -244,7 +297,8 @@ def _wait_deadline_sent(queues: list[TrackedQueue], fraction: float) -> None:
         time.sleep(0.001)
 
 
-def _totals(queues: list[TrackedQueue]) -> str:
+def totals(queues: list[TrackedQueue]) -> str:
+    """Return the numbers of stored, refused and confirmed items."""
     stored, refused, confirmed = (sum(len(each) for each in sets) for sets in zip(
         *((queue.stored, queue.refused, queue.confirmed) for queue in queues), strict=True
     ))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from kestrel.storage.database import QueueChanges, StoredQueue
 from kestrel.storage.interfaces import InThread
 from kestrel.storage.postgres.database import PostgresDatabase
 from kestrel.storage.postgres.description import conninfo_of, database_of
-from kestrel.testing.postgres import PrivateServer
+from kestrel.testing.postgres import PrivateServer, kill_server
 from tests.server.storages import ON_POSTGRES
 from tests.storage.postgres.batches import RealThreads, Schemas, applied, batch, changes, fired, first, items, read
 
@@ -155,6 +156,12 @@ def test_cancelled_wait_for_the_standby_does_not_make_a_batch_safe(own_server: P
 def system(server: PrivateServer) -> object:
     """Return the system identifier, which only a server and its copies share."""
     return Schemas(server.conninfo).execute("SELECT system_identifier FROM pg_control_system()")
+
+
+def test_kill_spares_a_process_with_the_number_of_an_ended_server(tmp_path: Path) -> None:
+    (tmp_path / "postmaster.pid").write_text(f"{os.getpid()}\n")
+    with pytest.raises(FileNotFoundError, match="has no running server"):
+        kill_server(tmp_path)
 
 
 def test_servers_start_as_copies_of_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
