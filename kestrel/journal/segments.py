@@ -36,9 +36,9 @@ _VERSION: Final = 2
 """Start value of the checksums, so that records of another layout are ignored."""
 _FRAME: Final = Struct("<II")
 """Length and CRC-32 of a record."""
-_HEADER: Final = Struct("<qQQqQIqqqiIII")
-"""number, inode, next inode, size, time of the last write, checksum of the sample, first id, next id, waiting bytes,
-last xid, and the numbers of open reads, front items and error counts."""
+_HEADER: Final = Struct("<qQQqqIqqqqiIII")
+"""number, inode, next inode, size, time of the last write, checksum of the sample, start id, first id, next id, waiting
+bytes, last xid, and the numbers of open reads, front items and error counts."""
 _OPEN: Final = Struct("<iq")
 _FRONT: Final = Struct("<q")
 _ERRORS: Final = Struct("<qi")
@@ -56,6 +56,8 @@ class Segment(NamedTuple):
     """State of the queue at the end. Its `end` is 0, because the log does not have it."""
     size: int
     """Size of the file, or offset of the checkpoint."""
+    start_id: int
+    """Id of the file's first item."""
     inode: int
     next_inode: int = 0
     """Inode of the file that follows a rotated file."""
@@ -86,6 +88,7 @@ def encode_segment(segment: Segment) -> bytes:
                 segment.size,
                 segment.written_ns,
                 segment.sample_checksum,
+                segment.start_id,
                 boundary.first_id,
                 boundary.next_id,
                 boundary.waiting_bytes,
@@ -125,6 +128,7 @@ def _decode_payload(payload: bytes) -> Segment:
         size,
         written_ns,
         sample_checksum,
+        start_id,
         first_id,
         next_id,
         waiting_bytes,
@@ -142,7 +146,7 @@ def _decode_payload(payload: bytes) -> Segment:
     counted = sum(item_id in errors for item_id in opened.values())
     counted += max((index + 1 for index, item_id in enumerate(front) if item_id in errors), default=0)
     boundary = Boundary(number, 0, opened, front, errors, counted, first_id, next_id, waiting_bytes, last_xid)
-    return Segment(boundary, size, inode, next_inode, written_ns, sample_checksum)
+    return Segment(boundary, size, start_id, inode, next_inode, written_ns, sample_checksum)
 
 
 class SegmentLog:
@@ -155,6 +159,8 @@ class SegmentLog:
         self._path = folder + b"/" + SEGMENTS_FOLDER + b"/" + current_name(queue)
         self._packed_ids: dict[int, int] = {}
         """Log ids of the items that a pack has written out of order, by item id."""
+        self._start_id = 0
+        """Log id of the current file's first item."""
         self._shift = 0
         """Difference between the log id and the id of all other items."""
 
@@ -193,6 +199,7 @@ class SegmentLog:
 
         The last one may be a checkpoint.
         """
+        self._start_id = 0
         records = self._encoded(files)
         if records and records == self._read_bytes():
             return
@@ -219,6 +226,7 @@ class SegmentLog:
         first = [*boundary.open.values(), *boundary.front]
         self._packed_ids = {item_id: index for index, item_id in enumerate(first)}
         self._shift = len(first) - boundary.first_id
+        self._start_id = 0
 
     def _write(self, path: bytes, records: bytes) -> None:
         descriptor = self._disk.open_append(path)
@@ -243,14 +251,16 @@ class SegmentLog:
         names = [rotated_name(self._queue, boundary.number) if boundary.number else current for boundary, _ in files]
         identities = list(map(self._identity, [*names, current] if names else []))
         for (boundary, size), identity, following in zip(files, identities, identities[1:], strict=False):
+            logged, start_id = self._in_log_ids(boundary), self._start_id
+            if boundary.number:
+                self._start_id = logged.next_id
             if boundary.id_count > MAX_SEGMENT_IDS:
                 continue
-            logged = self._in_log_ids(boundary)
             checksum = None if boundary.number else self.sample_checksum(size)
             if boundary.number:
-                yield Segment(logged, size, identity.inode, following.inode, identity.written_ns)
+                yield Segment(logged, size, start_id, identity.inode, following.inode, identity.written_ns)
             elif checksum is not None:
-                yield Segment(logged, size, identity.inode, sample_checksum=checksum)
+                yield Segment(logged, size, start_id, identity.inode, sample_checksum=checksum)
 
     def _identity(self, file_name: bytes) -> FileIdentity:
         try:

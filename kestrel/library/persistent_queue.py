@@ -57,6 +57,8 @@ class QueueFolder(ProgramFolder):
         storage = JournalStorage(
             absolute(path), reactor, self._in_thread, reserve_bytes=reserve_bytes, now_ms=now_ms, disk=disk
         )
+        # `FolderQueue.remove` does not wait, so that all items of a small queue must be in memory from the start.
+        storage.trusts_logs = False
         config = ResolvedConfig(Config())
         config.settings_for = lambda name: check_settings(name, settings_for(name))
         self._manager = QueueManager(

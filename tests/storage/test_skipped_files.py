@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,6 +34,7 @@ from tests.storage.test_damaged_segments import (
     numbered,
     remove_log,
     rotated,
+    started,
 )
 
 LARGE = QueueSettings(max_memory_size_bytes=1 << 30, max_journal_size_bytes=1 << 30, default_journal_size_bytes=1 << 30)
@@ -54,8 +57,9 @@ class ReadingDisk(KillableDisk):
 def loaded(folder: Path, limits: QueueSettings, *, trusts_log: bool = True) -> tuple[JournalQueue, list[str]]:
     """Load the queue "work". Return it with the names of the files that were opened for reading."""
     disk, path = ReadingDisk(), os.fsencode(folder)
-    writer = JournalWriter(disk, path, b"work", Random().getrandbits)  # type: ignore[arg-type]
     files = files_of(b"work", disk.list_files(path))
+    later_numbers = count(max([NOW_MS, *files.numbers()]) + 1)
+    writer = JournalWriter(disk, path, b"work", later_numbers.__next__)
     queue = load_queue(disk, path, files, limits, writer, NOW_MS, trusts_log=trusts_log)
     return queue, disk.names
 
@@ -65,7 +69,7 @@ def counts(queue: JournalQueue) -> dict[str, Any]:
     boundary = queue.boundary()
     return {
         "counts": (queue.items, queue.bytes, queue.disk_bytes, queue.live_bytes, queue.replayed_items),
-        "state": boundary._replace(waiting_bytes=0, last_xid=0),
+        "state": boundary._replace(last_xid=0),
         "boundaries": [each._replace(waiting_bytes=0, last_xid=0) for each in queue.boundaries][-1:],
         "files": queue.history.rotated,
     }
@@ -110,9 +114,9 @@ def test_log_restores_the_queue_that_a_replay_finds(tmp_path: Path, limits: Queu
         assert [item.data for item in taken(journal)] == expected
         journal.commit()
         expected = random_history(journal, random, 60)
+        journal.close()
         with_log, _ = loaded(tmp_path, limits)
         assert counts(with_log) == counts(loaded(tmp_path, limits, trusts_log=False)[0])
-        journal.close()
 
 
 def taken(journal: Journal) -> Iterator[Any]:
@@ -223,6 +227,23 @@ def test_files_of_a_queue_with_a_failed_sync_are_replayed(hundred: Path) -> None
     journal.close()
 
 
+def read_to_the_end(folder: Path, limits: QueueSettings) -> set[bytes]:
+    """Take all items. Open the queue again when it fails. Return the data of the items."""
+    journal = started(folder, limits)
+    found: set[bytes] = set()
+    for _ in range(5):
+        try:
+            while journal.queue.items:
+                journal.run_all()
+                found.add(journal.take().data)
+        except (QueueFailed, AssertionError):
+            journal.commit()
+            journal.reopen()
+    assert not journal.queue.items
+    journal.close()
+    return found
+
+
 # Checkpoints.
 
 
@@ -249,11 +270,10 @@ def test_records_after_a_checkpoint_are_replayed(large: Path) -> None:
     journal = Journal(large, LARGE, now_ms=NOW_MS).start()
     assert journal.take(True).data == b"  10" * 256
     journal.put(b"last")
-    journal.commit()
+    journal.close()
     queue, _ = loaded(large, LARGE)
     assert (queue.items, queue.bytes) == (991, 990 * 1024 + 4)
     assert counts(queue) == counts(loaded(large, LARGE, trusts_log=False)[0])
-    journal.close()
 
 
 def test_checkpoint_beyond_a_cut_is_ignored_when_the_file_has_grown_again(large: Path) -> None:
@@ -283,3 +303,106 @@ def test_other_layout_of_the_log_is_ignored(hundred: Path, monkeypatch: pytest.M
     _, names = loaded(hundred, SMALL)
     assert files <= {*names}
     remove_log(hundred)
+
+
+def test_damage_before_a_checkpoint_costs_no_later_change(large: Path) -> None:
+    journal = Journal(large, LARGE, now_ms=NOW_MS).start()
+    journal.close()
+    damage_silently(rotated(large)[0], 500 * 1045)
+    journal = Journal(large, LARGE, now_ms=NOW_MS).start()
+    journal.put(*numbered(*range(10)))
+    journal.commit()
+    journal.close()
+    found = read_to_the_end(large, LARGE)
+    assert {*numbered(*range(10))} < found
+    assert b" 499" * 256 in found
+    assert b"  11" * 256 in found
+
+
+def test_new_records_go_to_another_file_than_skipped_ones(large: Path) -> None:
+    before = (large / "work").read_bytes()
+    journal = Journal(large, LARGE, now_ms=NOW_MS).start()
+    journal.put(b"new")
+    journal.commit()
+    journal.close()
+    assert [path.read_bytes() for path in rotated(large)] == [before]
+    assert items_in((large / "work").read_bytes()) == {b"new"}
+
+
+def test_files_that_cannot_be_synced_are_replayed_and_rewritten(large: Path) -> None:
+    before = (large / "work").read_bytes()
+    disk = ReadingDisk()
+    disk.fail("sync", errno.EIO, times=1)
+    journal = Journal(large, QueueSettings(sync_journal_ms=500), disk=disk, now_ms=NOW_MS)
+    journal.start()
+    assert (journal.queue.items, journal.queue.mem_items) == (990, 990)
+    journal.close()
+    assert before not in [path.read_bytes() for path in (large / "work", *rotated(large)) if path.exists()]
+
+
+def test_stop_after_a_last_put_leaves_a_checkpoint(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, LARGE, now_ms=NOW_MS).start()
+    journal.put(bytes(MIN_CHECKPOINT_BYTES))
+    journal.close()
+    queue, _ = loaded(tmp_path, LARGE)
+    assert (queue.items, queue.history.rotated != []) == (1, True)
+
+
+def test_file_of_any_time_is_skipped(hundred: Path) -> None:
+    for path in rotated(hundred):
+        os.utime(path, ns=(-(10**9), -(10**9)))
+    started(hundred, SMALL).close()
+    _, names = loaded(hundred, SMALL)
+    assert len({*names}) < 20
+
+
+def test_head_that_is_not_there_causes_a_replay_of_all(hundred: Path) -> None:
+    victim = rotated(hundred)[2]
+    contents = bytearray(victim.read_bytes())
+    contents[1] += len(addx(b"10"))  # the first item swallows the second one
+    status = victim.stat()
+    victim.write_bytes(contents)
+    os.utime(victim, ns=(status.st_atime_ns, status.st_mtime_ns))
+    found = read_to_the_end(hundred, SMALL)
+    assert {*numbered(*range(15, 100))} <= found
+
+
+def test_missing_items_at_the_end_cause_a_replay_of_all(tmp_path: Path) -> None:
+    journal = started(tmp_path, SMALL)
+    journal.put_each(*numbered(*range(10)))
+    journal.close()
+    victim = rotated(tmp_path)[0]
+    contents = bytearray(victim.read_bytes())
+    contents[1] += len(addx(b"1"))
+    status = victim.stat()
+    victim.write_bytes(contents)
+    os.utime(victim, ns=(status.st_atime_ns, status.st_mtime_ns))
+    found = read_to_the_end(tmp_path, SMALL)
+    assert {*numbered(*range(2, 10))} <= found
+
+
+def test_log_without_the_first_file_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = started(tmp_path, SMALL)
+    monkeypatch.setattr("kestrel.journal.segments.MAX_SEGMENT_IDS", 0)
+    journal.put_each(*numbered(*range(4)))
+    journal.take(True)
+    journal.put_each(b"4")
+    monkeypatch.undo()
+    journal.put_each(*numbered(*range(5, 12)))
+    first, second = rotated(tmp_path)
+    first.unlink()
+    _, names = loaded(tmp_path, SMALL)
+    assert second.name in names
+    journal.close()
+
+
+def test_failing_rotation_is_not_tried_again_for_a_checkpoint(tmp_path: Path) -> None:
+    journal = started(tmp_path, SMALL)
+    journal.queue.needs_checkpoint = True
+    journal.disk.fail("rename", errno.EIO)
+    with capturedLogs() as events:
+        for number in range(20):
+            journal.put_each(b"%d" % number)
+    assert sum("cannot be rotated" in (formatEvent(event) or "") for event in events) == 1
+    journal.disk.mend()
+    journal.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeAlias
@@ -13,7 +12,7 @@ from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
-from kestrel.disk.files import Disk, FileIdentity
+from kestrel.disk.files import Disk, FileIdentity, appending
 from kestrel.disk.reader import FileReader, UnfinishedRecord
 from kestrel.disk.repair import ReadEnd, quarantine, repair
 from kestrel.item import Item
@@ -77,8 +76,9 @@ def load_queue(
     first. `open_file` opens the files for the replay; the default reads them from the folder. Raise OSError if a file
     cannot be read.
 
-    `trusts_log`: do not read unchanged files whose records the segment log sums up. Damage in them is then found when
-    an item is read.
+    `trusts_log`: skip unchanged files that the segment log describes. Damage in them is then found when an item is
+    read. They are synced first, because a failed sync could take records from the memory of the system that only a
+    replay would have kept.
     """
     finish_interrupted(disk, folder, files)
     repaired_bytes = 0
@@ -96,21 +96,25 @@ def load_queue(
                 # The age of the head is then known without another read.
                 target.read_on(1)
             break
-        except (_RestartReplay, DamagedJournalFile):
-            if not (trusts_log or isinstance(sys.exception(), _RestartReplay)):
+        except DamagedJournalFile:
+            if not trusts_log:
                 raise
-            # At most once for each file.
-            trusts_log = False
-            repaired_bytes = queue.repaired_bytes
-            files = files_of(files.queue, disk.list_files(folder))
-            writer.unsynced_files.clear()
+        except _RestartReplay:
+            pass
+        # At most once for each file, and once because of the segment log.
+        trusts_log = False
+        repaired_bytes = queue.repaired_bytes
+        files = files_of(files.queue, disk.list_files(folder))
+        writer.unsynced_files.clear()
     try:
         writer.open_existing()
         queue.history_loaded(queue.history.current_start + writer.size)
-        queue.segments = loading.segment_log()
+        # New records after a STATE_DUMP would not be found again. After damage in a skipped part they would be lost.
+        is_closed = is_closed or loading.skipped_bytes > 0
+        queue.segments = loading.segment_log(has_checkpoint=not is_closed)
         if is_closed:
-            # Records after a STATE_DUMP would not be found again.
             queue.rotate(queue.boundary(), begins_file=False)
+        queue.has_failed_sync = loading.has_failed_sync
     finally:
         writer.close()
     # The first commit writes these records. After a crash before that, the next load makes them again.
@@ -122,7 +126,7 @@ def load_queue(
 class _RestartReplay(Exception):
     """The replay must start again, with all files.
 
-    The removals of a damaged file were dropped, or the files after the skipped ones are not as expected.
+    The removals of a damaged file were dropped, or the records after the skipped ones are not as expected.
     """
 
 
@@ -147,10 +151,12 @@ class _Loading:
         self._rest = [*files.rotated, *([current] if files.has_current else [])]
         """Files that are still to be replayed."""
         self._has_skipped_files = False
-        self._skipped_bytes = 0
+        self.skipped_bytes = 0
         """Bytes at the start of the current file that are not replayed."""
+        self.has_failed_sync = False
+        """True if a sync of the files has failed."""
         self._ends: list[tuple[Boundary, int]] = []
-        """Boundary and size of each rotated file that was replayed."""
+        """Boundary and size of each rotated file."""
 
     def replay_all(self) -> bool:
         """Replay and repair all files. Return whether the current file ends with a STATE_DUMP, which closes it."""
@@ -166,15 +172,15 @@ class _Loading:
                 self._add_rotated(file.number, file.file_name, end.offset, self._queue.boundary())
         return is_closed
 
-    def segment_log(self) -> SegmentLog:
+    def segment_log(self, *, has_checkpoint: bool) -> SegmentLog:
         """Rewrite the segment log on disk with the boundary and size of each rotated file, and return it.
 
-        A large current file gets a checkpoint at its end. The log is erased if there is nothing to log, or if a record
-        of an open read had no xid. Journal files do not change.
+        With `has_checkpoint`, a large current file gets a checkpoint at its end. The log is erased if there is nothing
+        to log, or if a record of an open read had no xid. Journal files do not change.
         """
         queue = self._queue
-        if queue.writer.size >= MIN_CHECKPOINT_BYTES:
-            queue.checkpoint_bytes = queue.writer.size
+        if has_checkpoint and queue.writer.size >= MIN_CHECKPOINT_BYTES:
+            queue.checkpoint_offset = queue.writer.size
             self._ends.append((queue.boundary(), queue.writer.size))
         self._log.replace([] if self._target.counts_xids else self._ends)
         return self._log
@@ -190,6 +196,8 @@ class _Loading:
         last = known[-1][1].boundary if known else None
         if last is None or last.waiting_bytes < 0:
             return
+        if not self._are_synced(known):
+            return
         try:
             taken, behind_offset = self._find_items(known, last)
         except (OSError, LookupError) as error:
@@ -200,10 +208,24 @@ class _Loading:
         self._queue.restore(last, taken, behind_offset)
         for file, segment in known:
             if file.kind is JournalFileKind.CURRENT:
-                self._skipped_bytes = segment.size
+                self.skipped_bytes = segment.size
             else:
                 self._add_rotated(file.number, file.file_name, segment.size, segment.boundary)
                 del self._rest[0], self._segments[0]
+
+    def _are_synced(self, known: Sequence[_KnownFile]) -> bool:
+        """Sync the files, unless syncJournal is "never". Return False if that fails."""
+        if self._queue.settings.sync_journal_ms is None:
+            return True
+        try:
+            for file, _ in known:
+                with appending(self._disk, self._folder + b"/" + file.file_name) as descriptor:
+                    self._disk.sync(descriptor)
+        except OSError as error:
+            self.has_failed_sync = True
+            message = "Queue {queue!r}: a sync of its files has failed: {reason}"
+            log.error(message, queue=self._files.queue, reason=reason_of(error))
+        return not self.has_failed_sync
 
     def _find_items(self, known: Sequence[_KnownFile], state: Boundary) -> tuple[dict[int, Item], int]:
         """Return the open reads and returned items of `state` by id, and where the items after them begin in the
@@ -236,10 +258,12 @@ class _Loading:
 
         The last one may be the current file, up to a checkpoint.
         """
-        known = []
+        known: list[_KnownFile] = []
+        next_id = 0
         for file, segment in zip(self._rest, [*self._segments, self._checkpoint], strict=False):
-            if segment is None:
+            if segment is None or segment.start_id != next_id:
                 break
+            next_id = segment.boundary.next_id
             identity = self._disk.identity(self._folder + b"/" + file.file_name)
             is_current = file.kind is JournalFileKind.CURRENT
             if segment.number != file.number or not (
@@ -258,8 +282,9 @@ class _Loading:
         """Return the item `item_id`, whose record begins at `offset` of a file."""
         size = XID_ITEM_HEADER.size
         while True:
+            part = reader.part(offset, size)
             try:
-                record = decode_record(reader.read(offset, size), 0)
+                record = decode_record(part.data, 0, part)
             except UnfinishedRecord as unfinished:
                 size = unfinished.needs
             else:
@@ -282,6 +307,8 @@ class _Loading:
             missing = [segment for segment in missing if segment.number < next_file.number]
         if not missing:
             return
+        if self._has_skipped_files:
+            raise _RestartReplay
         if missing[-1].next_inode != self._disk.identity(self._folder + b"/" + next_file.file_name).inode:
             self._stop_using_log(next_file.file_name)
             return
@@ -336,15 +363,18 @@ class _Loading:
         queue = self._queue
         self._target.file_name = file.file_name
         with self._target.open_file(file.file_name) as reader:
-            skipped_bytes = self._skipped_bytes if file.kind is JournalFileKind.CURRENT else 0
+            skipped_bytes = self.skipped_bytes if file.kind is JournalFileKind.CURRENT else 0
             end = replay(reader, self._target, queue.now_ms, queue.history.current_start, skipped_bytes)
             is_scroll = reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC
         if end.problem is not None and not end.offset and is_scroll:
             raise OSError(errno.EINVAL, "its file is one of a scroll (--storage scroll:FOLDER)")
-        if self._has_skipped_files and (end.problem is not None or self._target.counts_xids):
-            raise _RestartReplay
         state = queue.boundary()
-        if segment is not None and has_same_items(state, segment.boundary):
+        is_as_logged = segment is not None and has_same_items(state, segment.boundary)
+        if self._has_skipped_files and (
+            end.problem is not None or self._target.counts_xids or (segment is not None and not is_as_logged)
+        ):
+            raise _RestartReplay
+        if is_as_logged:
             self._repair_file(file.file_name, end)
             return end
         if segment is not None and can_reach(state, segment.boundary) and not end.is_closed:
@@ -530,4 +560,6 @@ class QueueReplayTarget:
                     min(queue.room_bytes, most_bytes),
                     queue.now_ms,
                 )
+            if not read.records and end is None:
+                raise DamagedJournalFile(errno.EIO, "the journal files have too few items")
             queue.append_read_items(read)

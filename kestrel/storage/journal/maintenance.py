@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -47,10 +48,13 @@ CHECKPOINT_BYTES: Final = 16 << 20
 class _Plan:
     """A rotation, compaction or checkpoint that begins when all written records are acknowledged."""
 
-    def __init__(self, end: Boundary, compaction: Compaction, replacement: ReplacementRecords | None) -> None:
+    def __init__(
+        self, end: Boundary, compaction: Compaction, replacement: ReplacementRecords | None, *, rotates: bool
+    ) -> None:
         self.end = end
         self.compaction = compaction
         self.replacement = replacement
+        self.rotates = rotates
 
 
 class JournalMaintenance:
@@ -115,14 +119,14 @@ class JournalMaintenance:
         )
 
     def _make_plan(self) -> _Plan | None:
-        """Return the rotation or compaction that is due, or None."""
+        """Return the rotation, compaction or checkpoint that is due, or None."""
         queue = self._queue
         settings = queue.settings
         current_bytes = queue.writer.size
         most_bytes = min(settings.default_journal_size_bytes, settings.max_journal_size_bytes)
         is_disk_full = self._resources.disk_reserve.refusal is not None
         is_small = current_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes
-        unlogged_bytes = current_bytes - queue.checkpoint_bytes
+        unlogged_bytes = current_bytes - queue.checkpoint_offset
         is_checkpoint_due = queue.needs_checkpoint or unlogged_bytes >= CHECKPOINT_BYTES
         if is_small and not queue.history.rotated and not is_disk_full:
             # Fast path: the current file is the only one, and most writes need no work.
@@ -133,11 +137,12 @@ class JournalMaintenance:
         if compaction is Compaction.NONE and may_begin and is_disk_full:
             return self._make_full_disk_plan(limits)
         if compaction is Compaction.NONE:
-            may_rotate = self._may_rotate(limits)
-            return _Plan(queue.boundary(), compaction, None) if may_rotate or is_checkpoint_due else None
-        end = queue.boundary()
-        replaced = queue.last_read_boundary() if compaction is Compaction.PACK else end
-        return _Plan(end, compaction, None if replaced is None else queue.replacement(replaced))
+            rotates = self._may_rotate(limits)
+            return _Plan(queue.boundary(), compaction, None, rotates=rotates) if rotates or is_checkpoint_due else None
+        end, is_pack = queue.boundary(), compaction is Compaction.PACK
+        replaced = queue.last_read_boundary() if is_pack else end
+        replacement = None if replaced is None else queue.replacement(replaced)
+        return _Plan(end, compaction, replacement, rotates=not is_pack)
 
     def _make_full_disk_plan(self, limits: CompactionLimits) -> _Plan | None:
         """Return the smallest step that frees space, or None, so that items can be taken from a full disk."""
@@ -149,10 +154,10 @@ class JournalMaintenance:
             room_bytes = 0
         smallest = queue.smallest_pack(room_bytes) if queue.behind_items else None
         if smallest is not None:
-            return _Plan(end, Compaction.PACK, queue.replacement(smallest))
+            return _Plan(end, Compaction.PACK, queue.replacement(smallest), rotates=False)
         if queue.disk_bytes > 2 * queue.live_bytes and queue.live_bytes <= room_bytes:
-            return _Plan(end, Compaction.REWRITE, queue.replacement(end))
-        return _Plan(end, Compaction.NONE, None) if self._may_rotate(limits) else None
+            return _Plan(end, Compaction.REWRITE, queue.replacement(end), rotates=True)
+        return _Plan(end, Compaction.NONE, None, rotates=True) if self._may_rotate(limits) else None
 
     def _may_rotate(self, limits: CompactionLimits) -> bool:
         """Return whether a rotation is due, and none has just failed."""
@@ -176,10 +181,7 @@ class JournalMaintenance:
         if plan.end.end != queue.written_end or queue.failure is not None:
             return
         replacement = plan.replacement
-        if replacement is None and not should_rotate(queue.writer.size, self._limits()):
-            queue.add_checkpoint(plan.end)
-            return
-        if plan.compaction is not Compaction.PACK:
+        if plan.rotates:
             began_s = self._jobs.seconds()
             try:
                 end = queue.rotate(plan.end)
@@ -192,7 +194,9 @@ class JournalMaintenance:
             self._resources.record_duration(queue.name, "journal_rotation_usec", began_s)
             if replacement is not None:
                 replacement.boundary = end
-        queue.rotations += plan.compaction is Compaction.NONE
+            queue.rotations += replacement is None
+        elif replacement is None:
+            queue.add_checkpoint(plan.end)
         if replacement is not None:
             self._rewritten_s = self._jobs.seconds()
             Deferred.fromCoroutine(self._replace(replacement, plan.compaction)).addErrback(self._log_failure)
@@ -290,9 +294,13 @@ class JournalReadBehind(ReadAhead[JournalQueue]):
 
     def read_more(self) -> Deferred[None] | None:
         """Bring the next items into the window. Return None if they came from memory, or a Deferred as `ReadAhead`."""
-        if self._queue.behind_offset < self._queue.written_end:
+        queue = self._queue
+        if queue.behind_offset < queue.written_end:
             return super().read_more()
-        self._queue.read_pending()
+        queue.read_pending()
+        if not queue.has_head and not queue.has_pending:
+            # A skipped file has fewer items than the segment log says.
+            self._failed(DamagedJournalFile(errno.EIO, "the journal files have too few items"))
         return None
 
     def read_ahead(self) -> None:

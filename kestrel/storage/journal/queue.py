@@ -40,7 +40,7 @@ UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
 """Unwritten bytes of a queue above which it refuses puts while maxTotalMemory is reached."""
 
 MIN_CHECKPOINT_BYTES: Final = 64 * 1024
-"""Bytes without a checkpoint from which on a start and a stop write one."""
+"""Minimum size of a current file for a checkpoint at a start, and of the records since the last one at a stop."""
 
 MAX_BOUNDARIES: Final = 1_000_000
 """Limit of the open reads, returned items and error counts in all boundaries of a queue. Beyond it packs wait."""
@@ -79,13 +79,15 @@ class JournalQueue(LogQueue):
         self.rewrites = self.packs = self.rotations = 0
         self._end = 0
         """Offset in the history of the next record."""
-        self.checkpoint_bytes = 0
+        self.checkpoint_offset = 0
         """Offset of the last checkpoint in the current file."""
         self.needs_checkpoint = False
-        """True if a start could restore no state of the segment log, because a pack has changed the items before it."""
+        """True if the segment log has no state that a start can restore, because of a pack."""
         self._pending: list[bytes] = []
         self._loaded_pending = 0
         """Number of the first pending records, which the load wrote. No commit waits for them."""
+        self.has_failed_sync = False
+        """True if the load could not sync the files."""
         self._pending_seen = (0, 0)
         """Number and bytes of the pending records that `_read_pending` has passed."""
 
@@ -349,7 +351,7 @@ class JournalQueue(LogQueue):
         boundary = replacement.boundary
         self.writer.forget([span.file_name for span in self.history.rotated_up_to(boundary.number)])
         span = self.history.replace_up_to(boundary.number, replacement.size)
-        # The items that placeholders have replaced count no bytes any more.
+        # The items that placeholders have replaced no longer count.
         kept = [each for each in self.boundaries if each.number >= boundary.number]
         self.boundaries = [each._replace(waiting_bytes=-1) for each in kept]
         if self.behind_items and self.behind_offset < span.end:
@@ -426,22 +428,25 @@ class JournalQueue(LogQueue):
         size = self.writer.size
         boundary = boundary._replace(number=self.writer.rotate() if begins_file else self.writer.retire_current())
         self.history.rotate(boundary.number, size)
-        self.checkpoint_bytes, self.needs_checkpoint = 0, False
+        self.checkpoint_offset, self.needs_checkpoint = 0, False
         self.add_boundary(boundary)
         if self.segments is not None and is_kept:
             self.segments.add(boundary, size)
         return boundary
 
     @property
-    def may_add_checkpoint(self) -> bool:
-        """True if a checkpoint now would save the next start some work, and no failure can remove records before it."""
+    def needs_last_checkpoint(self) -> bool:
+        """True at a stop if a checkpoint would save the next start some work. All records must be as safe as
+        syncJournal requires.
+        """
         writer = self.writer
-        is_acknowledged = writer.acknowledged_size == writer.size and not self._pending
-        return is_acknowledged and writer.size - self.checkpoint_bytes >= MIN_CHECKPOINT_BYTES
+        is_safe = not self._pending and (writer.is_synced or self.sync_period_ms is None)
+        unlogged_bytes = writer.size - self.checkpoint_offset
+        return is_safe and (self.needs_checkpoint or unlogged_bytes >= MIN_CHECKPOINT_BYTES)
 
     def add_checkpoint(self, boundary: Boundary) -> None:
         """Record in the segment log that the current file, which ends at `boundary` now, can be replayed from here."""
-        self.checkpoint_bytes, self.needs_checkpoint = self.writer.size, False
+        self.checkpoint_offset, self.needs_checkpoint = self.writer.size, False
         if self.segments is not None:
             self.segments.add(boundary, self.writer.size)
 
@@ -456,7 +461,7 @@ class JournalQueue(LogQueue):
             self.segments.packed(self.boundary())
         self.history = History(self.name)
         self.boundaries = []
-        self.checkpoint_bytes, self.needs_checkpoint = 0, False
+        self.checkpoint_offset, self.needs_checkpoint = 0, False
         self.history_loaded(0)
 
     def add_boundary(self, boundary: Boundary) -> None:

@@ -39,6 +39,9 @@ IS_ENDING: Final = "the queue's files are being replaced or synced: try again in
 class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
     """A storage for all queues of one folder (`IStorage`). Each queue is a unit."""
 
+    trusts_logs = True
+    """Whether a start skips unchanged files that a segment log describes. Their items are then only on disk."""
+
     # Start and stop.
 
     def _find_units(self, settings_for: SettingsFor) -> Sequence[UnitLoad]:
@@ -61,8 +64,7 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
         ]
 
     def _load_at_start(self, files: QueueFiles, settings: QueueSettings) -> JournalQueue:
-        failed_syncs = self._resources.failed_syncs
-        trusts_log = not any(file.file_name in failed_syncs for file in files.live_files())
+        trusts_log = self.trusts_logs and current_name(files.queue) not in self._resources.failed_syncs
         queue = self._load(files, settings, trusts_log=trusts_log)
         # The queues after this one may use only the memory that remains.
         queue.report_memory()
@@ -97,9 +99,11 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
             if compacts and queue.is_drained:
                 try:
                     queue.writer.empty()
+                    if queue.segments is not None:
+                        queue.segments.erase()
                 except OSError as error:
                     log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=reason_of(error))
-            elif queue.may_add_checkpoint:
+            elif queue.needs_last_checkpoint:
                 queue.add_checkpoint(queue.boundary())
 
     # Queues.
@@ -140,7 +144,7 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
         self._units[queue.name] = queue
         queue.disk_reserve = self._disk_reserve
         maintenance = self._maintenance[queue] = JournalMaintenance(queue, self._resources)
-        if current_name(queue.name) in self._resources.failed_syncs:
+        if queue.has_failed_sync or current_name(queue.name) in self._resources.failed_syncs:
             maintenance.sync.rewrite_after_load()
         maintenance.sync.settings_changed()
         queue.report_memory()
