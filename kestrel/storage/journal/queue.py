@@ -361,7 +361,7 @@ class JournalQueue(LogQueue):
         if self.segments is not None:
             self.segments.packed(boundary)
             self.segments.replace(self._known_segments())
-            self.needs_checkpoint = True
+            self.needs_checkpoint = self.disk_bytes >= MIN_CHECKPOINT_BYTES
 
     def _known_segments(self) -> list[tuple[Boundary, int]]:
         """Return the boundary and the size of each rotated file, up to the first file whose boundary is not known."""
