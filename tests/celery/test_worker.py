@@ -149,14 +149,14 @@ def test_kills_lose_no_task(folder: Path, processes: Processes) -> None:
             assert process.wait() == 0, (folder / "log").read_text()
 
     # A slow task was begun by the worker that was killed, by its successor, whose reads the server lost in its restart,
-    # and again after the restart. All other tasks had been acknowledged before each kill.
-    once = dict.fromkeys([*FAST, "later", "waiting"], 1)
-    assert Counter(lines_of(folder, "begun")) == Counter(
-        once | {"retried": 3, "killed": 2} | dict.fromkeys(SLOW, 3)
-    )
-    assert Counter(lines_of(folder, "ended")) == Counter(
-        once | {"retried": 1, "killed": 1} | dict.fromkeys(SLOW, 2)
-    )
+    # and again after the restart. The successor had also reserved the task that waited. It ran that one twice if it
+    # did not notice the restart before. All other tasks had been acknowledged before each kill.
+    for name, killed, retried, slow in (("begun", 2, 3, 3), ("ended", 1, 1, 2)):
+        counts = Counter(lines_of(folder, name))
+        assert counts.pop("waiting") in (1, 2)
+        assert counts == dict.fromkeys([*FAST, "later"], 1) | {"killed": killed, "retried": retried} | dict.fromkeys(
+            SLOW, slow
+        )
 
 
 def test_stopped_worker_ends_its_running_tasks_and_returns_the_others(folder: Path, processes: Processes) -> None:
