@@ -23,7 +23,7 @@ from kestrel.storage.postgres.batch_sql import Plan
 from kestrel.storage.postgres.connection import Connection, Line
 from kestrel.storage.postgres.ownership import LOCK_S, Ownership
 
-log = Logger()
+log = Logger(__name__)
 
 SLOWEST: Final = 1 << 20
 """Lowest assumed network speed, in bytes per second. A large batch gets more time, or it would be retried for ever."""
