@@ -26,7 +26,7 @@ from weakref import WeakSet
 from kombu.exceptions import ChannelError
 from kombu.log import get_logger
 from kombu.transport import TRANSPORT_ALIASES, virtual
-from kombu.transport.virtual.base import queue_declare_ok_t  # type: ignore[attr-defined]
+from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.json import dumps, loads
 from kombu.utils.uuid import uuid
 

@@ -204,7 +204,7 @@ class Watch:
         return str(member.service) if server is None else server.name
 
 
-def look_after(servers: Sequence[Program], away_s: float) -> NoReturn:
+def look_after(servers: Sequence[Program], away_s: float) -> None:
     """Restart each program `away_s` seconds after it has ended, for ever."""
     ended_s: dict[Program, float] = {}
     while True:
@@ -268,7 +268,7 @@ def options() -> argparse.Namespace:
     return arguments
 
 
-def run(stack: ExitStack, arguments: argparse.Namespace) -> NoReturn:
+def run(stack: ExitStack, arguments: argparse.Namespace) -> None:
     """Start all programs and supervise them. The stack stops them at the end."""
     from kestrel.cluster.follower import Follower, ZooKeeperUnavailable
 

@@ -149,7 +149,8 @@ class ReplicatedDatabase:
         self.nodes: list[Node] = []
         for number in range(count):
             name = f"node{number + 1}"
-            node = Node(name, folder / name, etcd_port, *ports[2 * number : 2 * number + 2], ttl_s)
+            port, api_port = ports[2 * number : 2 * number + 2]
+            node = Node(name, folder / name, etcd_port, port, api_port, ttl_s)
             stack.callback(node.stop)
             self.nodes.append(node)
         # One node creates the database, and the others copy it.
@@ -189,8 +190,9 @@ def start_kestrel(stack: ExitStack, folder: Path, conninfo: str) -> Program:
     ports = dict(zip(names, free_ports(stack, len(names)), strict=True))
     endpoints = [word for name in names for word in (f"--{name}", f"tcp:{ports[name]}:interface={LOCAL}")]
     twistd = PYTHON.with_name("twistd")
-    command = (twistd, "--nodaemon", "--pidfile=", "kestrel", "--storage", f"postgres:{conninfo}", *endpoints)
-    server = Program("kestrel", folder, *command)
+    server = Program(
+        "kestrel", folder, twistd, "--nodaemon", "--pidfile=", "kestrel", "--storage", f"postgres:{conninfo}", *endpoints
+    )
     stack.callback(server.stop)
     server.ready(lambda: " serves " in server.said())
     cli = PYTHON.with_name("kestrel-cli")
