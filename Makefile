@@ -34,6 +34,7 @@ CREATED := $(VENV)/.created
 SERVER := $(VENV)/.server
 TESTS := $(VENV)/.tests
 LIBMEMCACHED := $(VENV)/.libmemcached
+NPM := $(VENV)/.npm
 CHECKS := $(VENV)/.checks
 FUZZ := $(VENV)/.fuzz
 RELEASE := $(VENV)/.release
@@ -57,7 +58,7 @@ replicated: $(TESTS) ## start a server over a replicated PostgreSQL, with Patron
 	@$(VENV)/bin/python -m examples.replicated.run $(ARGS)
 
 # One process per processor. Idle processes take tests from busy ones.
-test: $(TESTS) $(LIBMEMCACHED) ## run the tests (ARGS="-k name" is passed to pytest; "-n 0" for one process)
+test: $(TESTS) $(LIBMEMCACHED) $(NPM) ## run the tests (ARGS="-k name" is passed to pytest; "-n 0" for one process)
 	@$(VENV)/bin/python -m pytest -n logical --dist worksteal $(ARGS)
 
 check: $(CHECKS) ## run ruff and mypy
@@ -179,6 +180,13 @@ $(LIBMEMCACHED): setup.cfg pyproject.toml | $(TESTS)
 	@echo "$(PIP_PURE) --editable '.[libmemcached]'"
 	@if $(PIP_PURE) --editable '.[libmemcached]' 2>$@.log; then touch $@; \
 	    else echo "pylibmc could not be built (see $@.log); the tests that need it will be skipped."; fi
+
+# Clients for Node. If they cannot be installed, their tests are skipped, and each `make test` retries.
+$(NPM): tests/npm/package.json | $(CREATED)
+	@mkdir -p build/npm && cp $< build/npm/
+	@echo "npm install --prefix build/npm"
+	@if npm install --prefix build/npm --ignore-scripts --no-package-lock --no-audit --no-fund >$@.log 2>&1; then touch $@; \
+	    else echo "the clients for Node could not be installed (see $@.log); the tests that need them will be skipped."; fi
 
 # atheris has wheels for few platforms, and the tests do not need it.
 $(FUZZ): setup.cfg pyproject.toml | $(TESTS)

@@ -34,6 +34,11 @@ def python_module(name: str, *debian_packages: str) -> SystemPackage:
     return SystemPackage(lambda: importlib.util.find_spec(name) is not None, debian_packages)
 
 
+def file(pattern: str, *debian_packages: str) -> SystemPackage:
+    """Return a package for a file of a library. The pattern begins below `/`."""
+    return SystemPackage(lambda: any(Path("/").glob(pattern)), debian_packages)
+
+
 def has_postgresql() -> bool:
     """Return whether the PostgreSQL server programs are installed. Debian does not add them to PATH."""
     return any(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or shutil.which("initdb") is not None
@@ -61,6 +66,9 @@ def can_mount() -> bool:
         return True
 
 
+NODE_MODULES = Path(__file__).resolve().parent.parent / "build" / "npm" / "node_modules"
+"""The clients of tests/npm/package.json, which `make .venv/.npm` installs."""
+
 SYSTEM_PACKAGES: dict[str, SystemPackage] = {
     "beanstalkd": program("beanstalkd", "beanstalkd"),
     "chromedriver": program("chromedriver", "chromium-driver"),
@@ -83,6 +91,28 @@ SYSTEM_PACKAGES: dict[str, SystemPackage] = {
     "systemd-analyze": program("systemd-analyze", "systemd"),
     "mount": SystemPackage(can_mount, ("mount",)),
     "thrift": program("thrift", "thrift-compiler"),
+    "libmemcached": file("usr/include/libmemcached/memcached.h", "libmemcached-dev"),
+    "node": program("node", "nodejs"),
+    "npm": program("npm", "npm"),
+    # Not from Debian. To name Debian's npm here would break machines that have another Node.
+    "npm-clients": SystemPackage(NODE_MODULES.is_dir, ()),
+    "php": program("php", "php-cli"),
+    "php-memcached": file("usr/lib/php/*/memcached.so", "php-memcached"),
+    "ruby": program("ruby", "ruby"),
+    "dalli": file("usr/share/rubygems-integration/all/gems/dalli-*", "ruby-dalli"),
+    "thrift-ruby": file("usr/lib/*/rubygems-integration/*/specifications/thrift-*.gemspec", "ruby-thrift"),
+    "go": program("go", "golang-go"),
+    "gomemcache": file(
+        "usr/share/gocode/src/github.com/bradfitz/gomemcache/memcache", "golang-github-bradfitz-gomemcache-dev"
+    ),
+    "javac": program("javac", "openjdk-17-jdk-headless"),
+    "spymemcached": file("usr/share/java/spymemcached.jar", "libspymemcached-java"),
+    "Cache::Memcached": file("usr/share/perl5/Cache/Memcached.pm", "libcache-memcached-perl"),
+    "Cache::Memcached::Fast": file("usr/lib/*/perl5/*/Cache/Memcached/Fast.pm", "libcache-memcached-fast-perl"),
+    # Debian's libthrift-perl names no dependencies.
+    "thrift-perl": file(
+        "usr/share/perl5/Thrift.pm", "libthrift-perl", "libbit-vector-perl", "libclass-accessor-perl"
+    ),
     "pylibmc": python_module("pylibmc", "libmemcached-dev", "zlib1g-dev", "gcc", "python3-dev"),
 }
 
