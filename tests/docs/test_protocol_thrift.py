@@ -6,21 +6,19 @@ Each example is played to a new server in memory, as a whole and byte by byte.
 from __future__ import annotations
 
 import re
-import subprocess
-from importlib.resources import as_file
-from pathlib import Path
+import sys
 from typing import Final
 
 import pytest
 
 from kestrel.protocols import thrift_binary as binary
-from tests.docs.commands import run_python
-from tests.docs.markdown import code_blocks
+from tests.docs.client_programs import Language, run
+from tests.docs.markdown import code_blocks, section
 from tests.docs.test_protocols import PAGES, rows_below
 from tests.docs.thrift_examples import IDL as SERVICE
 from tests.docs.thrift_examples import ThriftBlock, is_true, play, thrift_blocks_in
 from tests.protocols.thrift_clients import IDL
-from tests.server.running import PATIENCE_S, Processes
+from tests.server.running import Processes
 
 PAGE: Final = PAGES["protocol_thrift"]
 
@@ -29,10 +27,6 @@ BLOCKS: Final = {
 }
 
 IN_BYTES: Final = {name: block for name, block in BLOCKS.items() if any(said.lines for said in block.said)}
-
-PROGRAMS: Final = code_blocks(PAGE, "python")
-
-_PRINTS: Final = re.compile(r"^print\(.*\)  # (.*)$", re.MULTILINE)
 
 
 def test_all_examples_are_found() -> None:
@@ -93,33 +87,43 @@ def test_table_lists_the_exception_types() -> None:
 # Clients, against a real server.
 
 
-def run(program: str, folder: Path) -> None:
-    """Run a program of the page. It must print the documented lines."""
-    with Processes(folder / "server") as processes:
-        server = processes.serve('queuePath = "queues"\nmaxOpenTransactions = 100\n')
-        assert '"localhost", 2229' in program
-        here = program.replace('"localhost", 2229', f'"127.0.0.1", {server.port_of("thrift")}')
-        printed = run_python(folder, "-c", here).splitlines()
-        server.stop()
-    assert printed and printed == _PRINTS.findall(program)
+CLIENTS: Final = {
+    "Python with Apache thrift": (
+        "python", Language("jobs.py", ("thrift --gen py -out . kestrel.thrift", f"{sys.executable} jobs.py")),
+        ("thrift",),
+    ),
+    "Python with thriftpy2": ("python", Language("jobs.py", (f"{sys.executable} jobs.py",)), ()),
+    "Ruby": (
+        "ruby", Language("jobs.rb", ("thrift --gen rb kestrel.thrift", "ruby -I gen-rb jobs.rb")),
+        ("thrift", "ruby", "thrift-ruby"),
+    ),
+    "Perl": (
+        "perl", Language("jobs.pl", ("thrift --gen perl kestrel.thrift", "perl -I gen-perl jobs.pl")),
+        ("thrift", "thrift-perl"),
+    ),
+}  # fmt: skip
+"""The programs by the heading of their section: language of the code block, how it is run, and system packages."""
+
+EACH_CLIENT: Final = pytest.mark.parametrize(
+    "heading", [pytest.param(heading, marks=pytest.mark.needs(*needs)) for heading, (_, _, needs) in CLIENTS.items()]
+)
 
 
-def test_each_library_has_a_program() -> None:
-    assert len(PROGRAMS) == PAGE.count("\n```python") == 2
+@EACH_CLIENT
+def test_program_prints_the_documented_lines(heading: str, processes: Processes) -> None:
+    fence, language, _ = CLIENTS[heading]
+    (program,) = code_blocks(section(PAGE, heading), fence)
+    (processes.folder / "kestrel.thrift").write_bytes(IDL.read_bytes())
+    server = processes.serve('queuePath = "queues"\nmaxOpenTransactions = 100\n')
+    run(program, language, processes, server.port_of("thrift"))
 
 
-@pytest.mark.needs("thrift")
-def test_program_for_apache_thrift_prints_the_documented_lines(tmp_path: Path) -> None:
-    (compile_line,) = re.findall(r"^    (thrift --gen .*) kestrel\.thrift$", PAGE, re.MULTILINE)
-    (tmp_path / "server").mkdir()
-    with as_file(IDL) as path:
-        subprocess.run([*compile_line.split(), str(path)], cwd=tmp_path, check=True, timeout=PATIENCE_S)
-    (program,) = [program for program in PROGRAMS if "TBinaryProtocol" in program]
-    run(program, tmp_path)
+def test_each_program_of_the_page_is_run() -> None:
+    fences = sum(PAGE.count(f"\n```{fence}\n") for fence in {fence for fence, _, _ in CLIENTS.values()})
+    assert fences == len(CLIENTS)
 
 
-def test_program_for_thriftpy2_prints_the_documented_lines(tmp_path: Path) -> None:
-    (tmp_path / "server").mkdir()
-    (tmp_path / "kestrel.thrift").write_bytes(IDL.read_bytes())
-    (program,) = [program for program in PROGRAMS if "thriftpy2" in program]
-    run(program, tmp_path)
+@pytest.mark.parametrize("heading", CLIENTS)
+def test_page_has_the_commands_of_a_program(heading: str) -> None:
+    commands = [command for command in CLIENTS[heading][1].commands if not command.startswith(sys.executable)]
+    assert re.findall(r"^    (.*)$", section(PAGE, heading), re.MULTILINE)[: len(commands)] == commands
