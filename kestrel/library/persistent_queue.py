@@ -107,13 +107,15 @@ class QueueFolder(ProgramFolder):
             for batch in batches:
                 await when_batch_settled(batch)
 
-    def _put_by_name(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
+    def _put_by_name(
+        self, name: bytes, data: bytes, done: Collection[bytes], expiry_ms: int
+    ) -> Mapping[bytes, Batch] | None:
         if self._lookup is None:
-            return self._manager.put_moved(name, data, done)
+            return self._manager.put_moved(name, data, done, expiry_ms)
         queue = self._lookup(name)
         if queue is None:
             raise StorageError(f"lookup found no queue {name!r}")
-        return queue.folder.manager.put_moved(queue.name, data, done)
+        return queue.folder.manager.put_moved(queue.name, data, done, expiry_ms)
 
 
 class FolderQueue(QueueHandle[Item]):

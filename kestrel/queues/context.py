@@ -14,7 +14,9 @@ from kestrel.storage.barrier import Barrier, Batch
 class PutByName(Protocol):
     """A function that puts a moving item to a queue by name, as a client's put would."""
 
-    def __call__(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
+    def __call__(
+        self, name: bytes, data: bytes, done: Collection[bytes], expiry_ms: int
+    ) -> Mapping[bytes, Batch] | None:
         """Put `data` to all queues that `name` leads to, except those in `done`.
 
         Return the batch of each queue that it was put to now, by the queue's name. Return None if limits refuse it

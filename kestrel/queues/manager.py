@@ -302,7 +302,9 @@ class QueueManager:
             self._count_relayed(relays, size)
         return None if is_refused else combine_batches(list(batches.values())) or _SAFE
 
-    def put_moved(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
+    def put_moved(
+        self, name: bytes, data: bytes, done: Collection[bytes], expiry_ms: int
+    ) -> Mapping[bytes, Batch] | None:
         """Put an item that moves here from another queue (`PutByName`). It is refused only if no queue accepts it."""
         with self.memory_limit.lifted():  # the item takes no more memory here than in its old queue
             alias = self.aliases.get(name)
@@ -314,7 +316,7 @@ class QueueManager:
                 return None
             if alias is not None and not done:
                 alias.count(len(data))
-            batches = self._put_to(targets, data, 0)
+            batches = self._put_to(targets, data, expiry_ms)
             if relays:
                 self._count_relayed(relays, len(data))
             return batches

@@ -7,14 +7,16 @@ lost. A crash in between leaves it in both queues.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from kestrel.errors import ClientError, KestrelError
+from kestrel.escaping import show_name
 from kestrel.item import Item
 from kestrel.queues.context import QueueContext
 from kestrel.queues.timer import Timer
@@ -50,20 +52,31 @@ class MoveSource(Protocol):
         """Serve the waiters."""
 
 
-class _Move:
-    __slots__ = ("done", "drops", "error", "item", "number", "store", "target", "unsettled")
+MoveEnded: TypeAlias = Callable[[str | None], object]
+"""Callback, called once with None when the item is committed in its target, or with the reason why it is not."""
 
-    def __init__(self, number: int, store: IQueueStorage, item: Item, target: bytes, drops: bool) -> None:
+
+class _Move:
+    __slots__ = ("done", "drops", "ended", "error", "item", "number", "store", "target", "unsettled")
+
+    def __init__(
+        self, number: int, store: IQueueStorage, item: Item, target: bytes, drops: bool, ended: MoveEnded | None
+    ) -> None:
         self.number = number
         self.store = store
         self.item = item
         self.target = target
         self.drops = drops
+        self.ended = ended
         self.done: set[bytes] = set()
         """The queues in which the item is committed: a target may lead to several."""
         self.unsettled = 0
         self.error: Exception | None = None
         """The reason why the item was lost in one of them."""
+
+    def end(self, why_not: str | None) -> None:
+        if self.ended is not None:
+            self.ended(why_not)
 
 
 class Moves:
@@ -84,8 +97,8 @@ class Moves:
         self._resting: set[bytes] = set()
         """Blocked targets that are not to be tried now."""
         self._begun = 0
-        self._returning: list[int] = []
-        """Open reads of refused items, which are put back together, in order."""
+        self._returning: list[_Move] = []
+        """Refused items, which are put back together, in order."""
         self._is_turn_due = False
         self._retry = Timer(context.clock, self._try_again)
         self._is_stopped = False
@@ -106,21 +119,23 @@ class Moves:
         """The reason why some items cannot be put now, or None."""
         return next(iter(self._blocked.values()), None)
 
-    def begin(self, item: Item, target: bytes, *, drops: bool) -> None:
+    def begin(self, item: Item, target: bytes, *, drops: bool, ended: MoveEnded | None = None) -> None:
         """Move an item that is an open read to the queue or alias `target`, in a later tick.
 
-        If the target refuses the item, it is dropped with `drops`, or else put back. Does nothing after `stop`.
+        If the target refuses the item, it is dropped with `drops`, or else put back. With `ended`, the item keeps its
+        expiry time, and is put back without an error. Does nothing after `stop`.
         """
         if self._is_stopped:
             return
         self._begun += 1
-        move = _Move(self._begun, self._source.store, item, target, drops)
+        move = _Move(self._begun, self._source.store, item, target, drops, ended)
         self._under_way.add(move)
         self._unput.setdefault(target, deque()).append(move)
         self._continue_later()
 
     def forget(self) -> None:
         """Forget all moves: the queue's store was replaced, or the queue was deleted."""
+        forgotten = list(self._under_way)
         self._under_way.clear()
         self._unput.clear()
         self._blocked.clear()
@@ -128,6 +143,8 @@ class Moves:
         self._returning.clear()
         self._retry.stop()
         self._tell_stopped()
+        for move in forgotten:
+            move.end("the queue was deleted, or its storage failed")
 
     def stop(self) -> Deferred[None]:
         """Start no further puts. Fires when the batches of all earlier puts are settled.
@@ -139,7 +156,7 @@ class Moves:
         waiting = sorted((move for move in self._under_way if not move.unsettled), key=attrgetter("number"))
         self._unput.clear()
         self._under_way.difference_update(waiting)
-        self._returning += [move.item.xid for move in waiting if not move.drops]
+        self._returning += [move for move in waiting if not move.drops]
         self._return()
         if not self._under_way:
             return succeed(None)
@@ -178,7 +195,8 @@ class Moves:
         if move not in self._under_way:  # it was forgotten meanwhile
             return
         try:
-            batches = self._context.put(move.target, move.item.data, move.done)
+            expiry_ms = 0 if move.ended is None else move.item.expiry_ms
+            batches = self._context.put(move.target, move.item.data, move.done, expiry_ms)
         except ClientError:
             self._refuse(move)
         except KestrelError as error:
@@ -212,6 +230,7 @@ class Moves:
     def _arrived(self, move: _Move) -> None:
         self.moved += 1
         self._end(move)
+        move.end(None)
 
     def _end(self, move: _Move) -> None:
         if self._source.owns_store(move.store):
@@ -237,13 +256,16 @@ class Moves:
         if move.drops:
             self._end(move)
         else:
-            self._returning.append(move.item.xid)
+            self._returning.append(move)
             self._is_over(move)
+            move.end(f"{show_name(move.target)} does not accept an item, because of a limit in its settings")
 
     def _return(self) -> None:
         returning, self._returning = self._returning, []
-        if returning and self._source.store.failure is None:
-            self._source.put_back(returning, failed=True)
+        for failed in (True, False):
+            xids = [move.item.xid for move in returning if (move.ended is None) is failed]
+            if xids and self._source.store.failure is None:
+                self._source.put_back(xids, failed=failed)
 
     def _log_refusals(self) -> None:
         count, self._unlogged_refusals = self._unlogged_refusals, 0

@@ -55,7 +55,9 @@ class Bench:
         while self._soon:
             self._soon.popleft()()
 
-    def put_by_name(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
+    def put_by_name(
+        self, name: bytes, data: bytes, done: Collection[bytes], expiry_ms: int
+    ) -> Mapping[bytes, Batch] | None:
         """Record a move of an item to another queue."""
         self.moved.append((name, data))
         return None
