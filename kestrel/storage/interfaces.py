@@ -258,6 +258,13 @@ class IItemRanges(Interface):
         """Drop all items below `end_id`. Safe at the next commit. Repeating it is harmless."""
 
 
+class IBrowsing(Interface):
+    """Optional: items in memory that can be seen without taking them. An adapter of an `IQueueStorage`."""
+
+    def browse(first: int, count: int) -> list[Item]:
+        """Return up to `count` of the items in memory, from position `first` on, in order. The head has position 0."""
+
+
 class IMeasuring(Interface):
     """Optional: a storage that measures its work. An adapter of an `IStorage`."""
 

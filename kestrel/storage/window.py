@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from mypy_extensions import mypyc_attr
+from zope.interface import classImplements
 
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.journal.records import ADDX_HEADER_BYTES, decode_item
+from kestrel.storage.interfaces import IBrowsing
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 
 MAX_XID = (1 << 31) - 1
@@ -78,6 +80,18 @@ class ChunkedDeque:
             chunks.append(chunk[:count])
             count -= len(chunk)
         return chunks
+
+    def part(self, first: int, count: int) -> list[bytes]:
+        """Return up to `count` records from position `first` on. This takes time for each chunk before them."""
+        found: list[bytes] = []
+        for chunk in chain((tuple(reversed(self._head)),), self._chunks, (tuple(self._tail),)):
+            if count <= 0:
+                break
+            some = chunk[first : first + count]
+            found += some
+            count -= len(some)
+            first = max(0, first - len(chunk))
+        return found
 
     def free(self) -> None:
         """Free the full chunks one by one. In a thread, this lets other threads run between two chunks."""
@@ -234,6 +248,17 @@ class Window:
             self._front.append(self._decode(record))
         return self._front[0]
 
+    def browse(self, first: int, count: int) -> list[Item]:
+        """Return up to `count` of the items in memory, from position `first` on (`IBrowsing`)."""
+        self.check()
+        found = list(islice(self._front, first, first + count))
+        records = self._records.part(max(0, first - len(self._front)), count - len(found))
+        return found + [self.decode(record) for record in records]
+
+    def decode(self, record: bytes) -> Item:
+        """Decode a record that stays in `_records`."""
+        return decode_item(record)
+
     def take(self, opened: bool) -> Item | None:
         if self.failure is not None:
             self.check()
@@ -308,3 +333,7 @@ class Window:
     def has_head(self) -> bool:
         """Whether the head is in memory."""
         return bool(self._front or self._records)
+
+
+# @implementer is not used, because mypyc does not compile a decorated class to a native class.
+classImplements(Window, IBrowsing)

@@ -142,10 +142,13 @@ class ScrollQueue(LogQueue):
 
     # Taking items.
 
-    def _decode(self, record: bytes) -> Item:
+    def decode(self, record: bytes) -> Item:
+        """Decode a record, and add the item's error count, which only memory and the reader file have."""
         item = decode_put(record)
         item.errors = self._errors.get(item.id, item.errors)
         return item
+
+    _decode = decode
 
     def take(self, opened: bool) -> Item | None:
         """Remove and return the head, or return None. If `opened` is true, the item becomes an open read."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import chain, islice
 from typing import Final, TypeAlias
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -17,7 +18,7 @@ from kestrel.errors import QueueFailed, StorageRefused
 from kestrel.item import Item
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue
 from kestrel.storage.failures import error_of, reason_of
-from kestrel.storage.interfaces import IContinue, IQueueStorage
+from kestrel.storage.interfaces import IBrowsing, IContinue, IQueueStorage
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 from kestrel.storage.window import MAX_ERRORS
 from kestrel.storage.windowed.writer import PendingChanges
@@ -42,9 +43,9 @@ ReadAfter: TypeAlias = Callable[[bytes, int, int, int], "Deferred[Sequence[Store
 """The type of `kestrel.storage.database.IDatabase.read_after`."""
 
 
-@implementer(IQueueStorage, IContinue)
+@implementer(IQueueStorage, IContinue, IBrowsing)
 class WindowedQueue:
-    """A queue whose items are in a database (`IQueueStorage`, `IContinue`).
+    """A queue whose items are in a database (`IQueueStorage`, `IContinue`, `IBrowsing`).
 
     Its items, from the head on, are:
 
@@ -148,6 +149,10 @@ class WindowedQueue:
         if self._front:
             return _item(self._front[0])
         return _item(self._window[0]) if self._window else None
+
+    def browse(self, first: int, count: int) -> list[Item]:
+        self.check()
+        return [_item(stored) for stored in islice(chain(self._front, self._window), first, first + count)]
 
     def take(self, opened: bool) -> Item | None:
         self.check()
