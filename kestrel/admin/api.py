@@ -11,14 +11,22 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_bytes, json_list, json_response
+from kestrel.admin.request_response import (
+    MAX_DIGITS,
+    AdminRequest,
+    AdminResponse,
+    HttpError,
+    json_bytes,
+    json_list,
+    json_response,
+)
 from kestrel.admin.server_view import ServerView, add_histograms, summarize_all
-from kestrel.errors import UnknownStatus
+from kestrel.errors import ClientError, UnknownStatus
 from kestrel.escaping import count, show_name, show_names
 from kestrel.item import Item
 from kestrel.queues.flush_expired import ExpiredFlushResult
@@ -27,14 +35,15 @@ from kestrel.queues.queue_histograms import QueueHistograms
 from kestrel.queues.stat_definitions import (
     CHILDREN_PLACEHOLDER,
     QueueSnapshot,
-    ServerSnapshot,
     iter_child_batches,
     queue_stats,
     server_stats,
     traffic_stats,
 )
+from kestrel.queues.transfer import Transfer
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch
+from kestrel.storage.interfaces import IBrowsing
 
 log = Logger(__name__)
 
@@ -65,25 +74,54 @@ QUEUES_PER_PIECE: Final = 64
 
 
 def overview(server_view: ServerView, request: AdminRequest) -> AdminResponse:
-    """Return the server's statistics, and a list of the values of `COLUMNS` for each queue."""
-    return AdminResponse(_pieces(server_view, request))
+    """Return the server's statistics, and a list of the values of `COLUMNS` for each queue.
+
+    With the parameter `queue`, add the details of that queue from the same moment as its row. With `server`, add the
+    details of the server, with the same statistics. So all figures of a page are from one response.
+    """
+    return AdminResponse(_Overview(server_view, request).pieces())
 
 
-def _pieces(server_view: ServerView, request: AdminRequest) -> Iterator[bytes]:
-    totals: Counter[str] = Counter()
-    yield json_bytes({"columns": COLUMNS})[:-1] + b',"queues":'
-    yield from json_list(_parts(server_view.manager.queues_in_order(), totals))
-    snapshot = server_view.snapshot()
-    for _ in snapshot.gather():
-        yield b""
-    yield b',"server":' + json_bytes(_server(server_view, request, snapshot, totals)) + b"}"
+class _Overview:
+    """The parts of one overview."""
 
+    def __init__(self, server_view: ServerView, request: AdminRequest) -> None:
+        self._server_view = server_view
+        self._request = request
+        self._name = request.one("queue")
+        self._queue: Mapping[str, object] | None = None
+        """The details of the queue `_name`."""
+        self._totals: Counter[str] = Counter()
 
-def _parts(queues: Iterator[Queue], totals: Counter[str]) -> Iterator[list[list[object]]]:
-    while rows := [_row(queue) for queue in islice(queues, QUEUES_PER_PIECE)]:
-        for place, column in _SUMMED:
-            totals[column] += sum(row[place] for row in rows)
-        yield rows
+    def pieces(self) -> Iterator[bytes]:
+        server_view, name = self._server_view, self._name
+        yield json_bytes({"columns": COLUMNS})[:-1] + b',"queues":'
+        yield from json_list(self._rows(server_view.manager.queues_in_order()))
+        if name is not None:
+            yield b',"queue":'
+            if self._queue is None:
+                yield json_bytes({"error": _why_there_is_no_queue(server_view, name)})
+            else:
+                yield from _queue_pieces(server_view, name, self._queue)
+        snapshot = server_view.snapshot()
+        for _ in snapshot.gather():
+            yield b""
+        figures = dict(server_stats(snapshot))
+        yield b',"server":' + json_bytes(_server(server_view, self._request, figures, self._totals))
+        if self._request.one("server") is not None:
+            yield b',"details":'
+            yield from _server_pieces(server_view, figures)
+        yield b"}"
+
+    def _rows(self, queues: Iterator[Queue]) -> Iterator[list[list[object]]]:
+        while some := list(islice(queues, QUEUES_PER_PIECE)):
+            rows = [_row(queue) for queue in some]
+            for place, column in _SUMMED:
+                self._totals[column] += sum(row[place] for row in rows)
+            for queue in some:
+                if queue.name == self._name:
+                    self._queue = _about(self._server_view, queue)
+            yield rows
 
 
 def _row(queue: Queue) -> list[Any]:
@@ -115,14 +153,13 @@ def journal_bytes(stats: Mapping[str, int]) -> int:
 
 
 def _server(
-    server_view: ServerView, request: AdminRequest, snapshot: ServerSnapshot, totals: Counter[str]
+    server_view: ServerView, request: AdminRequest, figures: Mapping[str, object], totals: Counter[str]
 ) -> dict[str, object]:
     status = server_view.control.status
-    told = dict(server_stats(snapshot))
     return {
         "name": socket.gethostname(),
         "version": server_view.control.version,
-        "build": told["build"],
+        "build": figures["build"],
         "storage": server_view.storage,
         "status": status.published.value,
         "in_force": status.in_force.value,
@@ -130,49 +167,61 @@ def _server(
         "time_ms": server_view.manager.now_ms(),
         "may_administer": request.may_administer,
         "peek": server_view.config.admin.peek,
+        "has_tokens": bool(server_view.config.admin.token_digests),
         "max_total_memory": server_view.manager.memory_limit.most_bytes,
         "figures": {
-            **{name: value for name, value in told.items() if isinstance(value, int)},
+            **{name: value for name, value in figures.items() if isinstance(value, int)},
             **totals,
         },
     }
 
 
+ITEMS_PER_RESPONSE: Final = 20
 SHOWN_BYTES: Final = 4096
-"""Number of bytes of the head item that a response contains at most."""
+"""Number of bytes of an item that a response contains at most."""
 
 
 def queue_named(server_view: ServerView, name: bytes) -> Queue:
     """Return the queue `name`. Raise `HttpError` if it does not exist or is an alias."""
     queue = server_view.manager.known(name)
     if queue is None:
-        said = show_name(name)
-        if name in server_view.manager.aliases:
-            raise HttpError(404, f"{said} is an alias, which has no items of its own")
-        raise HttpError(404, f"there is no queue {said}")
+        raise HttpError(404, _why_there_is_no_queue(server_view, name))
     return queue
 
 
+def _why_there_is_no_queue(server_view: ServerView, name: bytes) -> str:
+    if name in server_view.manager.aliases:
+        return f"{show_name(name)} is an alias, which has no items of its own"
+    return f"there is no queue {show_name(name)}"
+
+
 def queue_details(server_view: ServerView, request: AdminRequest, name: bytes) -> AdminResponse:
-    """Return the statistics, settings, latencies and children of a queue."""
-    queue = queue_named(server_view, name)
-    failure = queue.store.failure
+    """Return the statistics, settings, latencies, children and last move of a queue."""
+    about = _about(server_view, queue_named(server_view, name))
+    return AdminResponse(_queue_pieces(server_view, name, about))
+
+
+def _about(server_view: ServerView, queue: Queue) -> Mapping[str, object]:
+    name, failure = queue.name, queue.store.failure
     snapshot = QueueSnapshot(queue, (CHILDREN_PLACEHOLDER,) if server_view.manager.children_of(name) else ())
     figures: dict[str, object] = dict([*queue_stats(snapshot), *traffic_stats(snapshot)])
-    about = {
+    return {
         "name": show_name(name),
         "exists": True,
         "figures": figures,
         "settings": dict(next(server_view.control.iter_config([name]))[1]),
         "failure": None if failure is None else str(failure),
         "latencies": summarize_all(queue.histograms),
+        "move": _described(server_view.transfers.of(name)),
     }
-    return AdminResponse(_queue_pieces(server_view, name, about))
 
 
 def _queue_pieces(server_view: ServerView, name: bytes, about: Mapping[str, object]) -> Iterator[bytes]:
-    # The first placeholder is the value of `children`, because only the queue's name precedes the statistics.
-    before, _, after = json_bytes(about)[:-1].partition(json_bytes(CHILDREN_PLACEHOLDER.decode())[1:-1])
+    whole = json_bytes(about)[:-1]
+    before, after = whole, b""
+    if server_view.manager.children_of(name):
+        # The first placeholder is the value of `children`, because only the queue's name precedes the statistics.
+        before, _, after = whole.partition(json_bytes(CHILDREN_PLACEHOLDER.decode())[1:-1])
     yield before
     comma = b""
     for children in iter_child_batches(server_view.manager, name) if after else ():
@@ -187,43 +236,54 @@ def _queue_pieces(server_view: ServerView, name: bytes, about: Mapping[str, obje
 
 def server_details(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """Return the statistics, settings and latencies of the server."""
-    return AdminResponse(_server_pieces(server_view))
+    return AdminResponse(_gathered(server_view))
 
 
-def _server_pieces(server_view: ServerView) -> Iterator[bytes]:
+def _gathered(server_view: ServerView) -> Iterator[bytes]:
+    snapshot = server_view.snapshot()
+    for _ in snapshot.gather():
+        yield b""
+    yield from _server_pieces(server_view, dict(server_stats(snapshot)))
+
+
+def _server_pieces(server_view: ServerView, figures: Mapping[str, object]) -> Iterator[bytes]:
     histograms = QueueHistograms()
     for _ in add_histograms(server_view.manager, histograms):
         yield b""
     settings = dict(server_view.core.server_settings())
-    snapshot = server_view.snapshot()
-    for _ in snapshot.gather():
-        yield b""
-    figures = dict(server_stats(snapshot))
     yield json_bytes({"figures": figures, "settings": settings, "latencies": summarize_all(histograms)})
 
 
-def head(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
-    """Return the first item of a queue without removing it; of a large item, the first `SHOWN_BYTES` bytes.
+def items(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
+    """Return `ITEMS_PER_RESPONSE` items of a queue from position `first` on, without removing them.
 
-    Raises `HttpError` unless the client is an administrator and the setting `peek` allows it.
+    Only items in memory are returned, and of a large item only the first `SHOWN_BYTES` bytes. Raises `HttpError` unless
+    the client is an administrator and the setting `peek` allows it.
     """
     if not server_view.config.admin.peek:
         raise HttpError(403, "items are not shown: set peek = true in the table [admin]")
     if not request.may_administer:
         raise HttpError(403, "only an administrator may look at items")
+    first = request.number("first", 0)
     queue = queue_named(server_view, name)
     answering: Deferred[AdminResponse] = Deferred()
 
-    def known(item: Item | None, error: Exception | None) -> None:
+    def known(head: Item | None, error: Exception | None) -> None:
         if error is not None:
             answering.errback(error)
-        else:
-            answering.callback(
-                json_response({"head": None if item is None else _shown(item, server_view.manager.now_ms())})
-            )
+            return
+        store, now_ms = queue.store, server_view.manager.now_ms()
+        browsing = cast("IBrowsing | None", IBrowsing(store, None))
+        found: list[Item] = [] if head is None else [head][first:]
+        if browsing is not None:
+            found = browsing.browse(first, ITEMS_PER_RESPONSE)
+        shown = [_shown(item, now_ms) for item in found]
+        answering.callback(
+            json_response({"first": first, "items": shown, "in_memory": store.mem_items, "total": store.items})
+        )
 
-    waiter = Waiter(known, opens=False, peeks=True, is_blocking=False)
-    queue.join(waiter)
+    # A peek removes expired items, and reads the head if it is only on disk.
+    queue.join(Waiter(known, opens=False, peeks=True, is_blocking=False))
     return answering
 
 
@@ -231,9 +291,29 @@ def _shown(item: Item, now_ms: int) -> dict[str, object]:
     return {
         "bytes": len(item.data),
         "age_msec": max(0, now_ms - item.add_ms),
+        "expires_msec": item.expiry_ms - now_ms if item.expiry_ms else None,
+        "errors": item.errors,
         "data_base64": base64.b64encode(item.data[:SHOWN_BYTES]).decode("ascii"),
         "is_whole": len(item.data) <= SHOWN_BYTES,
     }
+
+
+def put(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
+    """Put the body of the request as an item to a queue or alias. It expires after `expiry_ms` milliseconds, if given.
+
+    A missing queue is created. Raises `HttpError` if the name is invalid or a limit refuses the item.
+    """
+    _check_takes_writes(server_view)
+    manager, shown = server_view.manager, show_name(name)
+    expiry_ms = request.number("expiry_ms", 0)
+    manager.counters.cmd_set += 1
+    try:
+        batch = manager.put(name, request.body, expiry_ms and manager.now_ms() + expiry_ms)
+    except ClientError as error:
+        raise HttpError(400, str(error)) from None
+    if batch is None:
+        raise HttpError(409, f"{shown} does not accept the item, because of a limit in its settings")
+    return _when_safe(batch, lambda: f"{count(len(request.body), 'byte')} {_were(len(request.body))} put to {shown}")
 
 
 def change_status(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
@@ -285,15 +365,58 @@ def flush_expired(server_view: ServerView, request: AdminRequest, name: bytes) -
     return server_view.manager.flush_expired(name).addCallback(swept)
 
 
+MAX_MOVED_ITEMS: Final = 10**MAX_DIGITS
+
+
+def move(server_view: ServerView, request: AdminRequest, name: bytes) -> AdminResponse:
+    """Begin to move `items` items, by default all of them, from a queue to the queue or alias `to`.
+
+    Raises `HttpError` if items of the queue are moving already, or `to` cannot take them.
+    """
+    source, target = _queue_to_change(server_view, name), request.one("to") or b""
+    try:
+        transfer = server_view.transfers.start(source, target, request.number("items", MAX_MOVED_ITEMS))
+    except ClientError as error:
+        raise HttpError(409, str(error)) from None
+    items = count(transfer.items, "item")
+    return _done(f"the move of {items} from {show_name(name)} to {show_name(target)} has begun")
+
+
+def stop_move(server_view: ServerView, request: AdminRequest, name: bytes) -> AdminResponse:
+    """Stop moving items from a queue. Items that are already on their way still arrive."""
+    transfer = server_view.transfers.of(name)
+    if transfer is None or not transfer.is_running:
+        raise HttpError(409, f"no items of {show_name(name)} are moving")
+    transfer.stop("it was stopped")
+    return _done(f"the move from {show_name(name)} to {show_name(transfer.target)} was stopped")
+
+
+def _described(transfer: Transfer | None) -> dict[str, object] | None:
+    if transfer is None:
+        return None
+    return {
+        "to": show_name(transfer.target),
+        "items": transfer.items,
+        "moved": transfer.moved,
+        "is_running": transfer.is_running,
+        "reason": transfer.reason,
+        "delay": transfer.delay,
+    }
+
+
 def _were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
 def _queue_to_change(server_view: ServerView, name: bytes) -> Queue:
+    _check_takes_writes(server_view)
+    return queue_named(server_view, name)
+
+
+def _check_takes_writes(server_view: ServerView) -> None:
     status = server_view.control.status
     if not status.takes_writes:
         raise HttpError(503, f"the server is {status.in_force.value}")
-    return queue_named(server_view, name)
 
 
 def _when_safe(batch: Batch | None, sentence: Callable[[], str]) -> Deferred[AdminResponse]:

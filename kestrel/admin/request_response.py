@@ -11,6 +11,8 @@ from attrs import field, frozen
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
 
+MAX_DIGITS: Final = 18
+
 
 @frozen
 class AdminRequest:
@@ -23,11 +25,21 @@ class AdminRequest:
     """True if the client is an administrator and may change the server."""
     is_cross_site: bool = False
     """True if a page of another site sent the request. Such a request may not change the server."""
+    body: bytes = b""
 
     def check_same_site(self) -> None:
         """Raise `HttpError` if a page of another site sent the request."""
         if self.is_cross_site:
             raise HttpError(403, "a page of another site sent this request")
+
+    def number(self, name: str, default: int) -> int:
+        """Return the query parameter `name`, a whole number. Raise `HttpError` if it is not one of 1 to 18 digits."""
+        value = self.one(name)
+        if value is None:
+            return default
+        if not (value.isdigit() and len(value) <= MAX_DIGITS):
+            raise HttpError(400, f"the parameter {name} must be a whole number of at most {MAX_DIGITS} digits")
+        return int(value)
 
     def one(self, name: str) -> bytes | None:
         """Return the last value of the query parameter `name`, or None if it is missing."""

@@ -13,6 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Cooperator
 
 from kestrel.admin import api, stats
+from kestrel.admin.connections import connections
 from kestrel.admin.history import StatsHistory, history
 from kestrel.admin.metrics import metrics
 from kestrel.admin.ostrich_stats import IntervalStats
@@ -32,10 +33,11 @@ _GET: Final[Mapping[tuple[bytes, ...], Handler]] = {
     (b"ready",): stats.ready,
     (b"server_info",): stats.server_info,
     (b"threads",): stats.threads,
+    (b"api", b"connections"): connections,
     (b"api", b"overview"): api.overview,
     (b"api", b"server"): api.server_details,
     (b"api", b"queue", _NAME): api.queue_details,
-    (b"api", b"queue", _NAME, b"head"): api.head,
+    (b"api", b"queue", _NAME, b"items"): api.items,
 }
 _POST: Final[Mapping[tuple[bytes, ...], Handler]] = {
     (b"gc",): api.collect_garbage,
@@ -47,6 +49,9 @@ _POST: Final[Mapping[tuple[bytes, ...], Handler]] = {
     (b"api", b"queue", _NAME, b"delete"): api.delete,
     (b"api", b"queue", _NAME, b"flush"): api.flush,
     (b"api", b"queue", _NAME, b"flush_expired"): api.flush_expired,
+    (b"api", b"queue", _NAME, b"move"): api.move,
+    (b"api", b"queue", _NAME, b"put"): api.put,
+    (b"api", b"queue", _NAME, b"stop_move"): api.stop_move,
     (b"api", b"status", _NAME): api.change_status,
 }
 

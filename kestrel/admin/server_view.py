@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from hmac import compare_digest
 from typing import Final
 
-from attrs import Factory, frozen
+from attrs import Factory, field, frozen
 
 from kestrel.config.model import Config
 from kestrel.histogram import Histogram
@@ -13,6 +15,7 @@ from kestrel.net.queue_server import QueueServer
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue_histograms import QueueHistograms
 from kestrel.queues.stat_definitions import ServerSnapshot
+from kestrel.queues.transfer import Transfers
 from kestrel.session.access import is_administrator
 from kestrel.session.session_context import RefusalLog, ServerControl
 
@@ -31,6 +34,9 @@ class ServerView:
     """Returns True from when the queues are loaded until the server stops."""
     server_sets: Callable[[], Mapping[str, bool]] = dict
     """Returns, for each server set, whether the server is known to be a member."""
+    transfers: Transfers = field(
+        default=Factory(lambda self: Transfers(self.core.manager, self.core.scheduler), takes_self=True), init=False
+    )
     started_s: float = Factory(lambda self: self.seconds(), takes_self=True)
 
     @property
@@ -49,9 +55,22 @@ class ServerView:
         """Return a snapshot of the server's statistics. The caller must run its `gather` in steps."""
         return ServerSnapshot(self.manager, self.control.version, self.control.uptime_s())
 
-    def may_administer(self, identity: bytes | None, *, is_trusted: bool) -> bool:
-        """Return True if the client with this certificate subject, or without one, is an administrator."""
-        return is_administrator(self.core.session_settings, identity, is_trusted=is_trusted)
+    def may_administer(self, identity: bytes | None, *, is_trusted: bool, has_token: bool) -> bool:
+        """Return True if the client with this certificate subject, or without one, is an administrator.
+
+        If tokens are configured but no list of administrators, only clients with a token or a trusted endpoint are.
+        """
+        if is_trusted or has_token:
+            return True
+        settings = self.core.session_settings
+        if settings.administrators is None and self.config.admin.token_digests:
+            return False
+        return is_administrator(settings, identity, is_trusted=False)
+
+    def is_token(self, token: bytes) -> bool:
+        """Return True if `token` is the token of an administrator."""
+        digest = sha256(token).hexdigest()
+        return any(compare_digest(digest, each) for each in self.config.admin.token_digests)
 
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 0.9999}

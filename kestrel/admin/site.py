@@ -91,9 +91,9 @@ log = Logger(__name__)
 
 Handle = Callable[[AdminRequest], "AdminResponse | Deferred[AdminResponse]"]
 
-MAX_BODY_BYTES: Final = 4096
-"""Limit of a request's body. Bodies are read and discarded, since no request needs one."""
-MAX_READ_BYTES: Final = 64 * 1024
+MAX_BODY_BYTES: Final = 64 * 1024
+"""Limit of a request's body, which is the item of a put."""
+MAX_READ_BYTES: Final = 2 * MAX_BODY_BYTES
 """Bytes of a body that are read before the connection is aborted."""
 MAX_QUERY_FIELDS: Final = 200
 MAX_CONNECTIONS: Final = 100
@@ -120,13 +120,19 @@ class AdminHttpRequest(Request):
         return self
 
     def gotLength(self, length: int | None) -> None:
-        """Prepare for the body in memory, since Twisted would store a body of unknown length in a file."""
+        """Prepare for the body in memory, since Twisted would store a body of unknown length in a file.
+
+        Twisted sees no body. It would parse one that claims to be a form.
+        """
         self._http.content = BytesIO()
+        self._body = bytearray()
 
     def handleContentChunk(self, data: bytes) -> None:
-        """Count and discard a part of the body. Abort the connection after `MAX_READ_BYTES`."""
+        """Keep a part of the body up to `MAX_BODY_BYTES`. Abort the connection after `MAX_READ_BYTES`."""
         self._body_bytes += len(data)
-        if self._body_bytes > MAX_READ_BYTES:
+        if self._body_bytes <= MAX_BODY_BYTES:
+            self._body += data
+        elif self._body_bytes > MAX_READ_BYTES:
             self.channel.abort()
 
     def process(self) -> None:
@@ -148,10 +154,17 @@ class AdminHttpRequest(Request):
             raise HttpError(405, f"{method} is none of GET, HEAD and POST", {"Allow": "GET, HEAD, POST"})
         raw_path, _, raw_query = self.uri.partition(b"?")
         path = tuple(unquote_to_bytes(part) for part in raw_path.split(b"/")[1:])
-        may_administer = site.server_view.may_administer(self.channel.identity, is_trusted=site.is_trusted)
+        may_administer = site.server_view.may_administer(
+            self.channel.identity, is_trusted=site.is_trusted, has_token=self._has_token()
+        )
         is_foreign = is_cross_site(self.requestHeaders)
         admin_request = AdminRequest(
-            "GET" if method == "HEAD" else method, path, _fields(raw_query), may_administer, is_foreign
+            "GET" if method == "HEAD" else method,
+            path,
+            _fields(raw_query),
+            may_administer,
+            is_foreign,
+            bytes(self._body),
         )
         if method == "POST":
             admin_request.check_same_site()
@@ -159,11 +172,21 @@ class AdminHttpRequest(Request):
                 raise HttpError(403, "only an administrator may do that")
         return site.handle(admin_request)
 
+    def _has_token(self) -> bool:
+        """Return whether the request has an administrator's token. Raise `HttpError` if it has a wrong one."""
+        given = _values(self.requestHeaders, b"authorization")
+        if not given:
+            return False
+        scheme, _, token = given[0].partition(" ")
+        if scheme.lower() != "bearer" or not self.channel.site.server_view.is_token(token.encode("latin-1")):
+            raise HttpError(401, "the token is not valid", {"WWW-Authenticate": "Bearer"})
+        return True
+
     def _refused(self, failure: Failure) -> AdminResponse:
         error = failure.value
         if isinstance(error, HttpError):
             self._set_headers(error.headers)
-            if error.status == 403 and not self._disconnected:
+            if error.status in (401, 403) and not self._disconnected:
                 self.channel.refused(str(error))
             return json_response({"error": str(error)}, error.status)
         if isinstance(error, KestrelError):
@@ -373,6 +396,7 @@ class AdminPort:
     def hang_up(self) -> None:
         """Stop serving: finish requests in progress, and accept no others."""
         self._routes.stop()
+        self._server_view.transfers.stop()
         for site in self._sites:
             site.hang_up()
 

@@ -14,6 +14,7 @@ from kestrel.config.queue_settings import AliasSettings, QueueOverrides, QueueSe
 from kestrel.config.setting import (
     BOOLEAN,
     COUNT,
+    DIGESTS,
     DURATION,
     DURATION_OR_ZERO,
     IDENTITIES,
@@ -117,7 +118,11 @@ class AdminSettings(Section):
     Other names are refused, since a page of another site may send the request.
     """
     peek: bool = setting("peek", BOOLEAN, False)
-    """Whether the admin pages show administrators the items at the heads of queues."""
+    """Whether the admin pages show administrators the items of queues."""
+    token_digests: tuple[str, ...] = setting("tokenDigests", DIGESTS, ())
+    """SHA-256 digests of the tokens of administrators. If there are any, clients of the admin port without a token, a
+    listed certificate or a trusted endpoint are no administrators.
+    """
     max_queue_series: int = setting("maxQueueSeries", COUNT, 2000)
     """The number of queues with their own metrics and an hour of history: the oldest ones."""
 

@@ -160,9 +160,19 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(_text(each) for each in _list(value))
 
 
+def _digests(value: object) -> tuple[str, ...]:
+    digests = _texts(value)
+    for each in digests:
+        if not re.fullmatch("[0-9a-f]{64}", each):
+            # The value is not shown, because it may be the token itself.
+            raise ValueError("a value is not a SHA-256 digest of 64 small hexadecimal digits")
+    return digests
+
+
 BOOLEAN: Final = SettingKind(_boolean, _show_boolean)
 TEXT: Final = SettingKind(_text)
 TEXTS: Final = SettingKind(_texts, ",".join)
+DIGESTS: Final = SettingKind(_digests, ",".join)
 PATH: Final = SettingKind(_text)
 COUNT: Final = SettingKind(_count)
 PORT_NUMBER: Final = SettingKind(_port_number)

@@ -141,7 +141,7 @@ class ConnectionFactory(Factory):
         self._make_codec = make_codec
         self._control = control
         self._is_trusted = is_trusted
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._emptied: Deferred[None] | None = None
 
     def buildProtocol(self, addr: IAddress | None) -> Connection | RejectingProtocol:  # type: ignore[override]  # Protocol there
@@ -166,7 +166,7 @@ class ConnectionFactory(Factory):
 
     def opened(self, connection: Connection) -> None:
         """Register and count a new connection. If there are too many to write or read, its session refuses that."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         counters, settings = self._counters, self._context.settings
         counters.total_connections += 1
         counters.curr_connections += 1
@@ -179,7 +179,7 @@ class ConnectionFactory(Factory):
             log.info("Session opened: {peer}", peer=connection.session.peer)
 
     def closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._counters.curr_connections -= 1
         if self._context.settings.enable_session_trace:
             log.info("Session closed: {peer}", peer=connection.session.peer)
@@ -197,6 +197,7 @@ class ConnectionFactory(Factory):
         return len(self._connections)
 
     def all(self) -> list[Connection]:
+        """Return the open connections, the oldest first."""
         return list(self._connections)
 
     def settings_changed(self) -> None:

@@ -153,7 +153,13 @@ class QueueServer:
 
     def all_connections(self) -> list[Connection]:
         """Return the connections of all factories."""
-        return [connection for factory in self._factories for connection in factory.all()]
+        return [connection for _, connection in self.iter_connections()]
+
+    def iter_connections(self) -> Iterator[tuple[str, Connection]]:
+        """Yield each connection with its protocol: the factories in order, and the oldest connection of each first."""
+        for protocol, factory in zip(self._protocols, self._factories, strict=True):
+            for connection in factory.all():
+                yield protocol, connection
 
     def hang_up(self) -> Deferred[Any]:
         """Set the status to Down, answer the waiters, and close all connections after their replies.

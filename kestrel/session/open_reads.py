@@ -111,6 +111,10 @@ class ConnectionOpenReads:
         reads = self._of(queue)
         return 0 if reads is None else len(reads.xids)
 
+    def total(self) -> int:
+        """Return the number of this connection's open reads of all queues."""
+        return sum(map(self.count, list(self._by_queue)))
+
     def close_oldest(self, queue: bytes) -> Batch | None:
         """Confirm the oldest read, and return the batch. Return None if there is none or it has ended.
 
@@ -205,6 +209,10 @@ class LeaseCounts:
     def of(self, queue: bytes) -> int:
         """Return the number of leased reads of `queue`."""
         return self._counts.get(queue, 0)
+
+    def total(self) -> int:
+        """Return the number of leased reads of all queues."""
+        return sum(self._counts.values())
 
     def change(self, queue: bytes, by: int) -> None:
         """Add `by`, which may be negative, to the count of `queue`."""

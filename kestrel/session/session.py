@@ -115,10 +115,10 @@ class Session:
         """Bytes held by the put that waits for the server."""
         self._unparsed_bytes = 0
         """Bytes of incomplete, pending and running requests, when they were last counted."""
-        self._commands_done = 0
+        self.commands_done = 0
         """Number of this client's commands so far."""
         self._request_began_after = -1
-        """Value of `_commands_done` when the incomplete request began. At -1 its time starts again."""
+        """Value of `commands_done` when the incomplete request began. At -1 its time starts again."""
         self._idleness = IdleTimeout(clock, self._timeout_ms, self.waits_for_server, self._timed_out)
 
     # Events from the connection.
@@ -230,6 +230,15 @@ class Session:
         self._context.refusal_log.log(self.peer, self.access.identity, what)
 
     @property
+    def awaited_queue(self) -> bytes | None:
+        """Name of the queue that the client waits for an item of, or None if it does not wait."""
+        if self._state is not WAITING:
+            return None
+        command: Any = self.outbox.current_command
+        queue: bytes = command.queue
+        return queue
+
+    @property
     def peer(self) -> str:
         return "gone" if self._transport is None else show_address(self._transport.getPeer())
 
@@ -311,7 +320,7 @@ class Session:
                     self._close_now()
                 return False
             outbox.current_command = command
-            self._commands_done += 1
+            self.commands_done += 1
             try:
                 handlers[type(command)](self, command)
             except KestrelError as error:
@@ -374,8 +383,8 @@ class Session:
         was_tracked = self._unparsed_bytes > 0
         self._unparsed_bytes = unread_bytes
         if unread_bytes:
-            is_another = self._commands_done != self._request_began_after
-            self._request_began_after = self._commands_done
+            is_another = self.commands_done != self._request_began_after
+            self._request_began_after = self.commands_done
             self._context.request_deadlines.track(self, unread_bytes, is_new=is_another)
         elif was_tracked:
             self._context.request_deadlines.untrack(self)

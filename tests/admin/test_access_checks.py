@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,36 @@ def test_only_listed_administrators_can_change_the_status() -> None:
     assert admin.server.core.status.takes_writes
     assert admin.get("/api/overview").json["server"]["may_administer"] is False
     assert admin.get("/ping").status == 200
+
+
+TOKEN = "t" * 40
+TOKENS = f"[admin]\ntokenDigests = ['{'0' * 64}', '{sha256(TOKEN.encode()).hexdigest()}']"
+
+
+def test_only_clients_with_a_token_can_change_the_status(logged: list[str]) -> None:
+    admin = Admin(TOKENS)
+    assert admin.get("/api/overview").json["server"].items() >= {"may_administer": False, "has_tokens": True}.items()
+    assert admin.post("/api/status/ReadOnly").status == 403
+    for wrong in ("Bearer ", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer \xff"):
+        reply = admin.post("/api/status/ReadOnly", {"Authorization": wrong})
+        assert (reply.status, reply.error) == (401, "the token is not valid")
+        assert reply.headers["www-authenticate"] == "Bearer"
+    assert admin.server.core.status.takes_writes
+    assert admin.get("/api/overview", {"Authorization": f"bearer {TOKEN}"}).json["server"]["may_administer"] is True
+    assert admin.post("/api/status/ReadOnly", {"Authorization": f"Bearer {TOKEN}"}).status == 200
+    assert len([line for line in logged if "admin: the token is not valid" in line]) == 5
+    assert not [line for line in logged if TOKEN in line]
+
+
+def test_a_token_makes_an_administrator_beside_a_list_of_certificates() -> None:
+    admin = Admin(f"administrators = ['CN=root']\n{TOKENS}")
+    assert admin.post("/api/status/ReadOnly").status == 403
+    assert admin.post("/api/status/ReadOnly", {"Authorization": f"Bearer {TOKEN}"}).status == 200
+    assert Admin(TOKENS, is_trusted=True).post("/api/status/ReadOnly").status == 200
+
+
+def test_a_token_that_was_not_configured_is_refused() -> None:
+    assert Admin().get("/ping", {"Authorization": f"Bearer {TOKEN}"}).status == 401
 
 
 def test_other_clients_do_not_learn_whether_a_queue_exists() -> None:

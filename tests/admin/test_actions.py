@@ -50,14 +50,85 @@ def test_expired_items_of_a_queue_are_flushed(admin: Admin, logged: list[str]) -
     assert said(logged)[0] == "1 expired item of work was removed"
 
 
-@pytest.mark.parametrize("action", ["flush", "delete", "flush_expired"])
+@pytest.mark.parametrize("data", [b"", SECRET, b"a=1&b=2", bytes(range(256)) * 256], ids=len)
+@pytest.mark.parametrize("kind", ["application/octet-stream", "application/x-www-form-urlencoded"])
+def test_an_item_of_any_bytes_is_put(admin: Admin, data: bytes, kind: str, logged: list[str]) -> None:
+    reply = admin.ask("POST", "/api/queue/new/put", {"Content-Type": kind}, data)
+    assert reply.json == {"done": f"{len(data)} bytes were put to new"}
+    assert items(restarted(admin).connect(), b"new") == [data]
+    assert said(logged) == [f"{len(data)} bytes were put to new"]
+
+
+def test_an_item_expires_after_the_given_time(admin: Admin) -> None:
+    for expiry_ms in (0, 1500):
+        assert admin.ask("POST", f"/api/queue/new/put?expiry_ms={expiry_ms}", body=b"%d" % expiry_ms).status == 200
+    admin.server.advance(2)
+    assert items(admin.server.connect(), b"new") == [b"0"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "why"),
+    [
+        ("/api/queue/a%20b/put", 400, "a queue name cannot hold / ~ . white space or control characters"),
+        (
+            "/api/queue/new/put?expiry_ms=1.5",
+            400,
+            "the parameter expiry_ms must be a whole number of at most 18 digits",
+        ),
+        ("/api/queue/small/put", 409, "small does not accept the item, because of a limit in its settings"),
+    ],
+)
+def test_an_item_that_cannot_be_put_is_refused(path: str, status: int, why: str) -> None:
+    reply = Admin("[[queues]]\nname = 'small'\nmaxItemSize = 2").ask("POST", path, body=b"123")
+    assert (reply.status, reply.error) == (status, why)
+
+
+def test_items_are_moved_and_the_last_move_is_shown(admin: Admin, logged: list[str]) -> None:
+    admin.send(b"get target\r\n")
+    assert admin.get("/api/queue/work").json["move"] is None
+    done = {"done": "the move of 1 item from work to target has begun"}
+    assert admin.post("/api/queue/work/move?to=target&items=1").json == done
+    assert admin.get("/api/queue/work").json["move"] == {
+        "to": "target",
+        "items": 1,
+        "moved": 1,
+        "is_running": False,
+        "reason": None,
+        "delay": None,
+    }
+    assert admin.post("/api/queue/work/move?to=target").json["done"].startswith("the move of 1 item ")
+    assert items(restarted(admin).connect(), b"target") == [SECRET, SECRET]
+    assert said(logged)[0] == done["done"]
+
+
+def test_a_move_is_stopped(logged: list[str]) -> None:
+    storage = SteppedStorage()
+    admin = Admin(storage=storage)
+    admin.send(*[set_(b"work", SECRET)] * 100, b"get target\r\n")
+    storage.holds_commits = True
+    admin.post("/api/queue/work/move?to=target")
+    again = admin.post("/api/queue/work/move?to=target")
+    assert (again.status, again.error) == (409, "items of work are already moving to target")
+    assert admin.post("/api/queue/work/stop_move").json == {"done": "the move from work to target was stopped"}
+    storage.holds_commits = False
+    while storage.committing:
+        storage.end_commits()
+        admin.server.settle()
+    told = admin.get("/api/queue/work").json["move"]
+    assert (told["moved"], told["is_running"], told["reason"]) == (64, False, "it was stopped")
+    again = admin.post("/api/queue/work/stop_move")
+    assert (again.status, again.error) == (409, "no items of work are moving")
+    assert said(logged)[-1] == "the move from work to target was stopped"
+
+
+@pytest.mark.parametrize("action", ["flush", "delete", "flush_expired", "move?to=work"])
 def test_a_change_of_an_unknown_queue_is_refused(admin: Admin, action: str, logged: list[str]) -> None:
     reply = admin.post(f"/api/queue/nothing/{action}")
     assert (reply.status, reply.error) == (404, "there is no queue nothing")
     assert said(logged) == []
 
 
-@pytest.mark.parametrize("action", ["flush", "delete", "flush_expired"])
+@pytest.mark.parametrize("action", ["flush", "delete", "flush_expired", "put", "move?to=other"])
 @pytest.mark.parametrize("status", ["ReadOnly", "Quiescent"])
 def test_queues_cannot_be_changed_while_the_status_forbids_writes(admin: Admin, action: str, status: str) -> None:
     admin.post(f"/api/status/{status}")

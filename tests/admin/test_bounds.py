@@ -21,12 +21,12 @@ def chunked(body: bytes) -> bytes:
     return head.replace(b"Content-Length: 0\r\n", b"") + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
 
-def test_a_small_body_is_left_unread() -> None:
+def test_a_small_body_is_accepted() -> None:
     assert Admin().ask("POST", STATUS, body=b"x" * MAX_BODY_BYTES).status == 200
     assert reply_in(Admin().connect().ask(chunked(b"x" * MAX_BODY_BYTES))).status == 200
 
 
-@pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 60_000])
+@pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 100_000])
 def test_what_has_a_large_body_is_not_carried_out(size: int) -> None:
     admin = Admin()
     for sent in (request("POST", STATUS, body=b"x" * size), chunked(b"x" * size)):
@@ -168,7 +168,7 @@ def test_a_query_of_any_bytes_is_read(query: str) -> None:
 
 TARGETS = st.lists(
     st.sampled_from(
-        [*"/?&=%#.+~;:@!*'()[]{}<>\\|^`\"", "%00", "%2f", "%2e", "..", "api", "queue", "work", "head", "a", "\xa9"]
+        [*"/?&=%#.+~;:@!*'()[]{}<>\\|^`\"", "%00", "%2f", "%2e", "..", "api", "queue", "work", "items", "a", "\xa9"]
     ),
     max_size=12,
 ).map("".join)

@@ -66,6 +66,7 @@ def test_the_overview_shows_the_server(admin: Admin) -> None:
         "time_ms": EPOCH_MS + 2500,
         "may_administer": True,
         "peek": False,
+        "has_tokens": False,
     }
 
 
@@ -128,7 +129,7 @@ def test_the_overview_omits_aliases_and_masked_queues(admin: Admin) -> None:
 def test_the_page_of_a_queue_has_all_details(admin: Admin) -> None:
     admin.send(set_(b"work", b"12345") * 2, b"get work\r\n", b"get work+a\r\n", b"get work+b\r\n")
     told = admin.get("/api/queue/work").json
-    assert told.keys() == {"name", "exists", "figures", "settings", "children", "failure", "latencies"}
+    assert told.keys() == {"name", "exists", "figures", "settings", "children", "failure", "latencies", "move"}
     assert (told["name"], told["exists"], told["failure"]) == ("work", True, None)
     assert told["children"] == ["work+a", "work+b"]
     assert told["settings"]["maxItems"] == "none"
@@ -196,53 +197,91 @@ def test_the_page_of_the_server_has_all_details(admin: Admin) -> None:
     assert (told["latencies"]["request_size"]["count"], told["latencies"]["request_size"]["sum"]) == (2, 8)
 
 
-def test_heads_are_not_shown_unless_that_is_configured(admin: Admin) -> None:
+def test_one_overview_has_the_details_of_a_queue(admin: Admin) -> None:
+    admin.send(set_(b"work", b"12345"), set_(b"work+a", b"1"))
+    told = admin.get("/api/overview?queue=work").json
+    assert told.keys() == {"server", "columns", "queues", "queue"}
+    assert told["queue"] == admin.get("/api/queue/work").json
+    row = dict(zip(COLUMNS, told["queues"][0], strict=True))
+    assert {key: told["queue"]["figures"][key] for key in COLUMNS if key in told["queue"]["figures"]} == {
+        key: value for key, value in row.items() if key in told["queue"]["figures"]
+    }
+    told = admin.get("/api/overview?queue=nothing").json
+    assert told["queue"] == {"error": "there is no queue nothing"}
+
+
+def test_one_overview_has_the_details_of_the_server(admin: Admin) -> None:
+    admin.send(set_(b"work", b"12345"))
+    told = admin.get("/api/overview?server").json
+    assert told.keys() == {"server", "columns", "queues", "details"}
+    assert told["details"] == admin.get("/api/server").json
+    assert told["details"]["figures"].items() >= {"curr_items": 1, "bytes": 5}.items()
+
+
+PEEK = "[admin]\npeek = true"
+
+
+def test_items_are_not_shown_unless_that_is_configured(admin: Admin) -> None:
     admin.send(set_(b"work", b"secret"))
-    reply = admin.get("/api/queue/work/head")
+    reply = admin.get("/api/queue/work/items")
     assert (reply.status, reply.error) == (403, "items are not shown: set peek = true in the table [admin]")
 
 
-def test_peek_shows_the_first_4096_bytes_and_keeps_the_item() -> None:
-    admin = Admin("[admin]\npeek = true")
+def test_items_are_shown_up_to_4096_bytes_and_stay() -> None:
+    admin = Admin(PEEK)
     whole, large = bytes(range(256)) * 16, b"x" * 4097
-    admin.send(set_(b"work", whole), set_(b"large", large))
+    admin.send(set_(b"work", whole, 60), set_(b"work", large))
     assert admin.get("/api/overview").json["server"]["peek"] is True
     admin.server.advance(0.5)
-    head = admin.get("/api/queue/work/head").json["head"]
-    assert base64.b64decode(head.pop("data_base64")) == whole
-    assert head == {"bytes": 4096, "age_msec": 500, "is_whole": True}
-    head = admin.get("/api/queue/large/head").json["head"]
-    assert base64.b64decode(head.pop("data_base64")) == large[:4096]
-    assert head == {"bytes": 4097, "age_msec": 500, "is_whole": False}
+    told = admin.get("/api/queue/work/items").json
+    assert (told["first"], told["in_memory"], told["total"]) == (0, 2, 2)
+    first, second = told["items"]
+    assert base64.b64decode(first.pop("data_base64")) == whole
+    assert first == {"bytes": 4096, "age_msec": 500, "expires_msec": 59_500, "errors": 0, "is_whole": True}
+    assert base64.b64decode(second.pop("data_base64")) == large[:4096]
+    assert second == {"bytes": 4097, "age_msec": 500, "expires_msec": None, "errors": 0, "is_whole": False}
     counted = admin.get("/api/queue/work").json["figures"]
-    assert (counted["get_items_hit"], counted["items"], counted["open_transactions"]) == (0, 1, 0)
-    assert items(admin.server.connect(), b"work") == [whole]
+    assert (counted["get_items_hit"], counted["items"], counted["open_transactions"]) == (0, 2, 0)
+    assert items(admin.server.connect(), b"work") == [whole, large]
 
 
-def test_an_empty_queue_has_no_head() -> None:
-    admin = Admin("[admin]\npeek = true")
+def shown(admin: Admin, path: str) -> list[bytes]:
+    """The items of one response."""
+    return [base64.b64decode(item["data_base64"]) for item in admin.get(path).json["items"]]
+
+
+def test_items_are_shown_in_pages_of_twenty() -> None:
+    admin = Admin(PEEK)
+    numbers = [b"%d" % number for number in range(45)]
+    admin.send(*(set_(b"work", number) for number in numbers))
+    assert shown(admin, "/api/queue/work/items") == numbers[:20]
+    assert shown(admin, "/api/queue/work/items?first=40") == numbers[40:]
+    assert shown(admin, "/api/queue/work/items?first=45") == []
+
+
+def test_an_empty_queue_has_no_items() -> None:
+    admin = Admin(PEEK)
     admin.server.manager.queue(b"work")
-    assert admin.get("/api/queue/work/head").json == {"head": None}
-    assert admin.get("/api/queue/other/head").status == 404
+    assert admin.get("/api/queue/work/items").json == {"first": 0, "items": [], "in_memory": 0, "total": 0}
+    assert admin.get("/api/queue/other/items").status == 404
     assert admin.get("/api/queue/work").json["figures"]["get_items_miss"] == 0
 
 
 def test_an_expired_head_is_not_shown() -> None:
-    admin = Admin("[admin]\npeek = true")
+    admin = Admin(PEEK)
     admin.send(set_(b"work", b"old", 1), set_(b"work", b"new"))
     admin.server.advance(2)
-    assert admin.get("/api/queue/work/head").json["head"]["bytes"] == 3
-    assert base64.b64decode(admin.get("/api/queue/work/head").json["head"]["data_base64"]) == b"new"
+    assert shown(admin, "/api/queue/work/items") == [b"new"]
 
 
 def test_a_head_that_is_only_on_disk_is_read_first() -> None:
     storage = SteppedStorage()
-    admin = Admin("[admin]\npeek = true", storage=storage)
+    admin = Admin(PEEK, storage=storage)
     admin.send(set_(b"work", b"12"))
     store = admin.server.manager.queue(b"work").store
     store.page_out()
     gone, client = admin.connect(), admin.connect()
-    asked = b"GET /api/queue/work/head HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    asked = b"GET /api/queue/work/items HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert gone.ask(asked) + client.ask(asked) == b""
     gone.disconnect()
     store.end_fill()

@@ -78,6 +78,20 @@ def test_a_server_is_inspected_reloaded_and_stopped(processes: Processes) -> Non
     assert "Traceback" not in log
 
 
+def test_connections_have_the_traffic_that_the_kernel_counts(processes: Processes) -> None:
+    server = serve(processes)
+    with server.connect() as client:
+        client.put(b"work", b"x" * 1000)
+        told = asked(to(server), "GET", "/api/connections")[1]
+        (row,) = (dict(zip(told["columns"], each, strict=True)) for each in told["connections"])
+        assert row["address"].startswith("127.0.0.1:")
+        assert (row["protocol"], row["requests"], row["unsent_bytes"]) == ("memcache", 1, 0)
+        assert 1000 < row["bytes_in"] < 1100
+        assert 0 <= row["bytes_out"] <= len(b"STORED\r\n")
+        assert row["silent_msec"] >= 0
+    server.stop()
+
+
 def test_clients_of_the_trusted_socket_are_administrators(processes: Processes) -> None:
     path = processes.folder / "admin.sock"
     processes.arguments = ("--trust", f"admin=unix:{path}:mode=600")

@@ -10,17 +10,19 @@ from tests.memcache_text import set_
 
 CALLS = (
     *("/health", "/ready", "/metrics", "/threads", "/api/overview", "/api/server", "/api/history", "/api/queue/work"),
+    *("/api/connections", "/api/overview?server", "/api/overview?queue=work"),
     *("/ping", "/ping.json", "/ping.txt", "/server_info.json", "/server_info.txt"),
     *("/stats", "/stats.json", "/stats.txt"),
 )
 CHANGES = (
     *("/gc.json", "/quiesce.json", "/reload.json", "/shutdown.json", "/gc", "/api/reload", "/api/shutdown"),
+    *("/api/queue/work/put",),
     *("/api/status/ReadOnly", "/api/queue/work/flush", "/api/queue/work/delete", "/api/queue/work/flush_expired"),
 )
 PAGES = ("/", "/pages/app.js", "/graph/", "/graph/work")
 NOTHING = (
     *("//", "/nothing", "/nothing.json", "/api", "/api/", "/api/queue", "/api/queue/work/nothing", "/ping/", "/.."),
-    *("/api/queue/work/head/more", "/api/status", "/api/status/Up/more", "/stats.xml", "/metrics/", "/api/overview/"),
+    *("/api/queue/work/items/more", "/api/status", "/api/status/Up/more", "/stats.xml", "/metrics/", "/api/overview/"),
     *("/%2e%2e/%2e%2e/etc/passwd", "/pages/../site.py", "/pages/%2e%2e%2fsite.py", "/pages/%2e%2e/site.py", "/pages"),
     *("/pages//etc/passwd", "/pages/%2fetc%2fpasswd", "/%00", "/ping%00", "/pages/app.js%00.html", "/%", "/%zz", "/%f"),
     *("http://localhost/ping", "http://[::1", "*", "/api/queue/", "/api/queue//", "/pages/..%5csite.py", "/ping;a=b"),
@@ -96,7 +98,7 @@ def test_a_name_that_no_queue_can_have_is_not_found(admin: Admin) -> None:
 
 def test_requests_create_no_queue(admin: Admin) -> None:
     before = admin.server.manager.all_queues()
-    for path in ("/api/queue/other", "/api/queue/other/head", "/api/history?queue=other"):
+    for path in ("/api/queue/other", "/api/queue/other/items", "/api/history?queue=other"):
         admin.get(path)
     admin.post("/api/queue/other/flush")
     assert admin.server.manager.all_queues() == before
@@ -105,4 +107,4 @@ def test_requests_create_no_queue(admin: Admin) -> None:
 def test_every_call_is_answered_without_queues() -> None:
     admin = Admin(server=MemoryServer())
     for path in CALLS:
-        assert admin.get(path).status == (404 if "queue" in path else 200)
+        assert admin.get(path).status == (404 if "/queue/" in path else 200)

@@ -72,6 +72,10 @@ def test_given_settings_are_remembered_even_at_their_defaults() -> None:
         ("echoRequestedKey = 1", "echoRequestedKey: 1 is neither true nor false"),
         ('echoRequestedKey = "true"', 'echoRequestedKey: "true" is neither true nor false'),
         ('queuePath = ""', 'queuePath: "" is empty'),
+        (
+            f"[admin]\ntokenDigests = ['{'0' * 64}', 'secret']",
+            "admin.tokenDigests: a value is not a SHA-256 digest of 64 small hexadecimal digits",
+        ),
         (r'queuePath = "a\u0000b"', "queuePath: "),
         ("queuePath = 5", "queuePath: 5 is not a text in quotes"),
         ('storage = "/var/spool"', 'storage: "/var/spool" is not a storage description; write for example'),

@@ -12,11 +12,13 @@ import math
 import random
 import sys
 import threading
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from twisted.internet.protocol import ClientFactory, Protocol
 from twisted.internet.task import LoopingCall
 
 from kestrel.admin.history import SAMPLES, STEP_S
@@ -40,6 +42,28 @@ peek = true
 name = 'retries'
 maxAge = '2m'
 """
+
+
+REQUESTS: Final = (
+    *(b"get orders/t=400/close/open", b"get mails/t=400/close/open", b"get thumbnails/t=400", b"get webhooks/t=400"),
+    *(b"set invoices 0 0 5\r\nhello", b"set orders 0 0 5\r\nhello", b"get reports/t=1000000000", b"get reports/peek"),
+)
+
+
+class RemoteClient(Protocol):
+    """A client over TCP that repeats one request."""
+
+    def __init__(self, request: bytes, reactor: Any) -> None:
+        self._request = request
+        self._reactor = reactor
+
+    def connectionMade(self) -> None:
+        assert self.transport is not None
+        self.transport.write(b"%b\r\n" % self._request)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Repeat the request in a second."""
+        self._reactor.callLater(1, self.connectionMade)
 
 
 class Busy:
@@ -100,6 +124,12 @@ def main() -> None:
         site = AdminSite(server_view, routes.handle, reactor, answering, is_trusted=True)
         port = reactor.listenTCP(0, site, interface="127.0.0.1")
         print(f"http://127.0.0.1:{port.getHost().port}", flush=True)
+        clients = reactor.listenTCP(0, server.factories["memcache"], interface="127.0.0.1")
+        for number, request in enumerate(REQUESTS, start=11):
+            address = (f"127.0.3.{number}", 0)
+            factory = ClientFactory()
+            factory.protocol = partial(RemoteClient, request, reactor)
+            reactor.connectTCP("127.0.0.1", clients.getHost().port, factory, bindAddress=address)
         LoopingCall(busy.go_on, LIVE_S).start(LIVE_S, now=False)
         threading.Thread(target=_until_nobody_is_there, args=(reactor,), daemon=True).start()
         reactor.run()

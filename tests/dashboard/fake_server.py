@@ -32,6 +32,10 @@ COLUMNS: Final = (
     *("open_transactions", "journal_bytes", "put_items", "put_bytes", "get_items_hit", "get_items_miss"),
     *("expired_items", "discarded"),
 )
+CONNECTION_COLUMNS: Final = (
+    *("address", "protocol", "client", "requests", "open_reads", "waits_for"),
+    *("bytes_in", "bytes_out", "unsent_bytes", "silent_msec"),
+)
 LATENCIES: Final = (
     *("set_latency_usec", "get_hit_latency_usec", "get_miss_latency_usec", "get_timeout_msec"),
     *("delivery_latency_msec", "request_size", "fill_readbehind_usec", "journal_rewrite_usec"),
@@ -60,7 +64,9 @@ class FakeQueue:
     history: list[int | None] = field(default_factory=list)
     children: tuple[bytes, ...] = ()
     failure: str | None = None
-    head: bytes | None = None
+    contents: tuple[bytes, ...] = ()
+    """The items in memory."""
+    move: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
@@ -94,6 +100,9 @@ class FakeServer:
     storage: str = "journal:/var/spool/kestrel"
     may_administer: bool = True
     peek: bool = False
+    token: str | None = None
+    """The administrators' token. With one, `may_administer` is whether the last request had it."""
+    connections: list[list[Any]] = field(default_factory=list)
     max_total_memory: int | None = 2**30
     refusals: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Paths that are answered with that status and error."""
@@ -101,6 +110,8 @@ class FakeServer:
     requests: list[str] = field(default_factory=list)
     """The target of each request, as the browser wrote it."""
     posts: list[str] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    """The body of each POST."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __enter__(self) -> Self:
@@ -137,17 +148,40 @@ class FakeServer:
         words = path.strip("/").split("/")
         if words[1:] == ["overview"]:
             self.looks += 1
-            return 200, self.overview()
+            return 200, {**self.overview(), **self.details(query)}
         if words[1:] == ["history"]:
             return 200, self.history([unquote_to_bytes(each.partition("=")[2]) for each in query.split("&") if each])
-        if words[1:] == ["server"]:
+        given = dict(each.split("=") for each in query.split("&"))
+        if words[1:] == ["connections"]:
+            queue_name = given.get("queue")
+            shown = None if queue_name is None else show_name(unquote_to_bytes(queue_name))
+            return 200, self.connections_from(int(given["first"]), shown)
+        queue = self.queue(unquote_to_bytes(words[2]))
+        assert queue is not None
+        return 200, self.items_of(queue, int(given["first"]))
+
+    def details(self, query: str) -> dict[str, Any]:
+        """Return the details of a queue or of the server that an overview has with this query."""
+        if query == "server":
             figures = {"uptime": 2 * self.looks, **self.server_figures()}
             settings = {"maxTotalMemory": "1 GiB", "storage": self.storage}
-            return 200, {"figures": figures, "settings": settings, "latencies": latencies()}
-        queue = self.queue(unquote_to_bytes(words[2]))
-        if queue is None:
-            return 404, {"error": f"There is no queue {show_name(unquote_to_bytes(words[2]))}."}
-        return (200, self.head_of(queue)) if words[3:] == ["head"] else (200, self.told_of(queue))
+            return {"details": {"figures": figures, "settings": settings, "latencies": latencies()}}
+        if not query:
+            return {}
+        name = unquote_to_bytes(query.removeprefix("queue="))
+        queue = self.queue(name)
+        return {"queue": {"error": f"There is no queue {show_name(name)}."} if queue is None else self.told_of(queue)}
+
+    def connections_from(self, first: int, queue: str | None) -> dict[str, Any]:
+        """Return two connections from number `first` on."""
+        waits_for = CONNECTION_COLUMNS.index("waits_for")
+        listed = [each for each in self.connections if queue in (None, each[waits_for])]
+        return {
+            "connected": len(self.connections),
+            "columns": CONNECTION_COLUMNS,
+            "connections": listed[first : first + 2],
+            "next": first + 2 if first + 2 < len(listed) else None,
+        }
 
     def overview(self) -> dict[str, Any]:
         figures = [queue.figures(self.looks) for queue in sorted(self.queues, key=lambda queue: queue.name)]
@@ -163,6 +197,7 @@ class FakeServer:
                 "time_ms": NOW_MS + BETWEEN_LOOKS_MS * self.looks,
                 "may_administer": self.may_administer,
                 "peek": self.peek,
+                "has_tokens": self.token is not None,
                 "figures": self.server_figures(),
                 "max_total_memory": self.max_total_memory,
             },
@@ -226,14 +261,22 @@ class FakeServer:
             "children": [show_name(child) for child in queue.children],
             "failure": queue.failure,
             "latencies": latencies(),
+            "move": queue.move,
         }
 
-    def head_of(self, queue: FakeQueue) -> dict[str, Any]:
-        if queue.head is None:
-            return {"head": None}
-        shown = base64.b64encode(queue.head[:4096]).decode()
-        is_whole = len(queue.head) <= 4096
-        return {"head": {"bytes": len(queue.head), "age_msec": 5, "data_base64": shown, "is_whole": is_whole}}
+    def items_of(self, queue: FakeQueue, first: int) -> dict[str, Any]:
+        shown = [
+            {
+                "bytes": len(data),
+                "age_msec": 5,
+                "expires_msec": None,
+                "errors": 0,
+                "data_base64": base64.b64encode(data[:4096]).decode(),
+                "is_whole": len(data) <= 4096,
+            }
+            for data in queue.contents[first : first + 20]
+        ]
+        return {"first": first, "items": shown, "in_memory": len(queue.contents), "total": queue.items}
 
     def post(self, path: str) -> tuple[int, dict[str, Any]]:
         """Do what is asked for, and say so."""
@@ -252,6 +295,12 @@ class FakeServer:
             self.queues.remove(queue)
         elif words[2] == "flush":
             queue.items = queue.bytes = 0
+        elif words[2].startswith("move?"):
+            told = {"to": "work", "items": queue.items, "moved": 0, "is_running": True, "reason": None, "delay": None}
+            queue.move = told
+        elif words[2] == "stop_move":
+            assert queue.move is not None
+            queue.move |= {"is_running": False, "reason": "it was stopped"}
         return 200, {"done": f"Done to {queue.text}: {words[2]}."}
 
 
@@ -301,11 +350,18 @@ def handler_of(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
                 self.answer(404, "text/plain", b"There is nothing here.")
 
         def do_POST(self) -> None:
+            fake.bodies.append(self.rfile.read(int(self.headers["Content-Length"] or 0)))
             self.answer_api(self.path, lambda: fake.post(self.path))
 
         def answer_api(self, path: str, ask: Callable[[], tuple[int, dict[str, Any]]]) -> None:
             with fake.lock:
                 fake.requests.append(self.path)
+                if fake.token is not None:
+                    given = self.headers["Authorization"]
+                    fake.may_administer = given == f"Bearer {fake.token}"
+                    if given and not fake.may_administer:
+                        self.answer(401, "application/json", b'{"error": "The token is not valid."}')
+                        return
                 if path in fake.refusals:
                     if self.command == "POST":
                         fake.posts.append(path)

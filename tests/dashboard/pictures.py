@@ -20,9 +20,26 @@ from typing import Final, NamedTuple
 from selenium.webdriver import Chrome
 
 from tests.child import Child
-from tests.dashboard.browser import body_classes, open_dashboard, save_screenshot, started_browser, wait_until
+from tests.dashboard.browser import (
+    body_classes,
+    button_called,
+    confirm,
+    is_seen,
+    one,
+    open_dashboard,
+    save_screenshot,
+    set_window,
+    started_browser,
+    text_of,
+    texts_of,
+    wait_until,
+)
 
 MANY: Final = 2000
+WIDTH: Final = 1280
+PHONE_WIDTH: Final = 390
+PHONE_HEIGHT: Final = 844
+LOOKS: Final = (("", False), ("-dark", True))
 
 
 class Picture(NamedTuple):
@@ -33,6 +50,9 @@ class Picture(NamedTuple):
     queues: int
     height: int
     dark: bool = False
+    width: int = WIDTH
+    items: bool = False
+    """Whether it shows the items of the queue and a move."""
 
 
 PICTURES: Final = (
@@ -40,9 +60,16 @@ PICTURES: Final = (
     Picture("queue", "#/queue/orders", 8, 1240),
     Picture("server", "#/server", 8, 1240),
     Picture("dark", "#/", 8, 920, dark=True),
+    *(Picture(f"connections{name}", "#/connections", 8, 620, dark) for name, dark in LOOKS),
+    *(Picture(f"items{name}", "#/queue/retries", 8, 920, dark, items=True) for name, dark in LOOKS),
+    *(Picture(f"phone{name}", "#/", 8, PHONE_HEIGHT, dark, PHONE_WIDTH) for name, dark in LOOKS),
+    *(Picture(f"phone-connections{name}", "#/connections", 8, PHONE_HEIGHT, dark, PHONE_WIDTH) for name, dark in LOOKS),
+    *(
+        Picture(f"phone-items{name}", "#/queue/retries", 8, PHONE_HEIGHT, dark, PHONE_WIDTH, True)
+        for name, dark in LOOKS
+    ),
     Picture("many", "#/", MANY, 920),
 )
-WIDTH: Final = 1280
 
 
 @contextmanager
@@ -58,11 +85,33 @@ def busy_server(queues: int, *options: str) -> Iterator[str]:
 
 def take(driver: Chrome, url: str, picture: Picture, folder: Path) -> None:
     """Take one picture."""
+    set_window(driver, picture.width, picture.height, dark=picture.dark)
     open_dashboard(driver, url, picture.fragment)
     wait_until(driver, lambda: "away" not in body_classes(driver), "the server is there")
-    if picture.fragment != "#/server":
+    if picture.fragment == "#/connections":
+        wait_until(driver, lambda: "reports" in text_of(driver, "#connections-list"), "the clients")
+    elif picture.fragment != "#/server":
         wait_until(driver, lambda: _has_rates(driver), "rates are known")
-    save_screenshot(driver, folder / f"{picture.name}.png", WIDTH, picture.height, picture.dark)
+    if picture.items:
+        _show_items(driver)
+    save_screenshot(driver, folder / f"{picture.name}.png", picture.width, picture.height, picture.dark)
+
+
+def _show_items(driver: Chrome) -> None:
+    button_called(driver, "Show the items").click()
+    wait_until(driver, lambda: texts_of(driver, "#items-list li"), "the items")
+    if not is_seen(driver, "#move-state"):
+        one(driver, "#move-to").send_keys("orders")
+        one(driver, "#move-items").send_keys("40")
+        button_called(driver, "Move…").click()
+        confirm(driver)
+        wait_until(driver, lambda: "40 of 40" in text_of(driver, "#move-text"), "the move")
+        wait_until(driver, lambda: not is_seen(driver, "#said.shown"), "the notice has gone")
+    # The first two items, with the forms below them.
+    driver.execute_script("""
+        [...document.querySelectorAll("#items-list li")].slice(2).forEach((each) => each.remove());
+        document.querySelector("#queue-items-part").scrollIntoView();
+    """)
 
 
 def _has_rates(driver: Chrome) -> bool:

@@ -7,16 +7,20 @@ from selenium.webdriver.common.keys import Keys
 from tests.dashboard.browser import (
     UNKNOWN,
     attribute,
+    button_called,
+    column,
     console_errors,
     evaluate,
     focused_text,
     is_seen,
+    look_again,
     one,
     open_dashboard,
     press,
     set_window,
     settle,
     text_of,
+    texts_of,
     wait_until,
 )
 from tests.dashboard.fake_server import FakeQueue, FakeServer, wave
@@ -78,14 +82,48 @@ def test_texts_stand_out_from_what_is_behind_them(driver: Chrome, server: FakeSe
     assert contrast(driver, "edge", "card") >= 3
 
 
-@pytest.mark.parametrize("fragment", ["#/", "#/queue/work", "#/server"])
+@pytest.mark.parametrize("fragment", ["#/", "#/queue/work", "#/connections", "#/server"])
 def test_a_narrow_window_scrolls_no_way_but_down(driver: Chrome, server: FakeServer, fragment: str) -> None:
     server.queues = [FakeQueue(b"work", items=3, history=wave(9, 4)), FakeQueue(b"x" * 200)]
+    server.connections = [["10.0.0.1:50000", "memcache", "x" * 200, 1234, 2, "y" * 200, 2048, 4096, 0, 5]]
     set_window(driver, 360, 700, dark=False)
     open_dashboard(driver, server.url, fragment)
-    wait_until(driver, lambda: is_seen(driver, "main canvas, #server-told"), "the page")
+    wait_until(driver, lambda: is_seen(driver, "main canvas, #server-told, #connections td"), "the page")
     settle(driver)
     assert driver.execute_script("return document.documentElement.scrollWidth") <= 360
+
+
+def test_rates_are_seen_on_a_phone_without_scrolling(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"a-queue-with-a-long-name", items=9_999_999, puts_a_look=246, gets_a_look=123)]
+    set_window(driver, 360, 700, dark=False)
+    open_dashboard(driver, server.url)
+    look_again(driver)
+    wait_until(driver, lambda: column(driver, "Puts/s") == ["123"], "the rates")
+    rights = driver.execute_script("""
+        const cells = document.querySelectorAll("tr[data-name] :is(.cell-name, .cell-items, .cell-puts, .cell-gets)");
+        return [...cells].map((each) => [each.getBoundingClientRect().width, each.getBoundingClientRect().right]);
+    """)
+    assert len(rights) == 4
+    assert all(width > 50 and right <= 360 for width, right in rights)
+
+
+def test_the_time_range_of_the_charts_is_chosen(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"work", items=641, history=[1000 - number for number in range(360)])]
+    open_dashboard(driver, server.url, "#/queue/work")
+    chart = "#queue-charts [role=img]"
+    for label, words, most in (
+        ("1 h", "hour", "1,000"),
+        ("5 min", "5 minutes", "671"),
+        ("15 min", "15 minutes", "731"),
+    ):
+        wait_until(driver, lambda label=label: button_called(driver, label), "the button").click()
+        said = f"Items over the last {words}. Items: now 641, at most {most}."
+        wait_until(driver, lambda said=said: attribute(driver, chart, "aria-label") == said, said)
+        assert texts_of(driver, "#queue .time-range [aria-pressed=true]") == [label]
+    one(driver, ".way a").click()
+    wait_until(driver, lambda: is_seen(driver, "#overview"), "the first page")
+    assert texts_of(driver, "#overview .time-range [aria-pressed=true]") == ["15 min"]
+    assert console_errors(driver) == []
 
 
 def test_the_first_tab_skips_to_the_content(driver: Chrome, server: FakeServer) -> None:

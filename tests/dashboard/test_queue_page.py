@@ -145,36 +145,135 @@ def test_who_may_not_administer_sees_buttons_that_say_why_not(driver: Chrome, se
     open_queue(driver, server, "work")
     wait_until(driver, lambda: is_seen(driver, "#queue-reason"), "the reason")
     assert "you are not an administrator" in text_of(driver, "#queue-reason")
-    for name in ("Flush expired…", "Flush…", "Delete…", "Show the head item"):
+    for name in ("Flush expired…", "Flush…", "Delete…", "Show the items", "Put", "Move…"):
         assert not button_called(driver, name).is_enabled()
         assert button_called(driver, name).get_dom_attribute("aria-describedby") == "queue-reason"
 
 
 @pytest.mark.parametrize(
-    ("head", "shown", "said"),
+    ("item", "shown", "said"),
     [
         (b"hello <i>world</i>\n", "hello <i>world</i>\n", "19 B, put 5 ms ago, shown as text"),
         ("Grüße".encode() * 1000, "GrüßeGrüße", "shown as text; first 4 KiB"),
         (b"\x00\x01PNG", "000000  00 01 50 4e 47", "shown as bytes"),
-        (None, "", "The queue is empty."),
     ],
-    ids=["text", "cut", "bytes", "empty"],
+    ids=["text", "cut", "bytes"],
 )
-def test_the_head_is_shown_where_it_may_be_looked_at(
-    driver: Chrome, server: FakeServer, head: bytes | None, shown: str, said: str
+def test_an_item_is_shown_as_text_or_bytes(
+    driver: Chrome, server: FakeServer, item: bytes, shown: str, said: str
 ) -> None:
     server.peek = True
-    server.queues = [FakeQueue(b"work", head=head)]
+    server.queues = [FakeQueue(b"work", items=1, contents=(item,))]
     open_queue(driver, server, "work")
-    wait_until(driver, lambda: button_called(driver, "Show the head item"), "the button").click()
-    wait_for_text(driver, "#queue-head", said)
-    assert text_of(driver, "#queue-head pre").startswith(shown)
+    wait_until(driver, lambda: button_called(driver, "Show the items"), "the button").click()
+    wait_for_text(driver, "#items-list", said)
+    assert text_of(driver, "#items-list pre").startswith(shown)
+    assert text_of(driver, "#items-range") == "Items 1 to 1 of 1."
+    assert not is_seen(driver, "#items-next")
 
 
-def test_heads_that_may_not_be_looked_at_have_no_button(driver: Chrome, server: FakeServer) -> None:
-    server.queues = [FakeQueue(b"work", head=b"secret")]
+def test_items_are_browsed_page_by_page(driver: Chrome, server: FakeServer) -> None:
+    server.peek = True
+    contents = tuple(b"item %d" % number for number in range(45))
+    server.queues = [FakeQueue(b"work", items=1045, contents=contents), FakeQueue(b"empty")]
+    open_queue(driver, server, "work")
+    button_called(driver, "Show the items").click()
+    wait_for_text(
+        driver, "#items-range", "Items 1 to 20 of 1,045. The last 1,000 are only on disk and cannot be shown."
+    )
+    button_called(driver, "Next").click()
+    wait_for_text(driver, "#items-range", "Items 21 to 40")
+    assert texts_of(driver, "#items-list pre") == [f"item {number}" for number in range(20, 40)]
+    button_called(driver, "Next").click()
+    wait_for_text(driver, "#items-range", "Items 41 to 45")
+    assert not is_seen(driver, "#items-next")
+    button_called(driver, "← Previous").click()
+    wait_for_text(driver, "#items-range", "Items 21 to 40")
+    open_queue(driver, server, "empty")
+    button_called(driver, "Show the items").click()
+    wait_for_text(driver, "#items-range", "The queue is empty.")
+    assert texts_of(driver, "#items-list pre") == []
+    assert console_errors(driver) == []
+
+
+def test_items_that_may_not_be_looked_at_have_no_button(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"work", contents=(b"secret",))]
     open_queue(driver, server, "work")
     assert not is_seen(driver, "#queue-look")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "item"),
+    [
+        ("text", "größe\n", "größe\n".encode()),
+        ("hex", "00 ff\n0A", b"\x00\xff\x0a"),
+        ("base64", "AP8K", b"\x00\xff\x0a"),
+        ("text", "", b""),
+    ],
+)
+def test_an_item_is_put(driver: Chrome, server: FakeServer, kind: str, text: str, item: bytes) -> None:
+    server.queues = [FakeQueue(b"work")]
+    open_queue(driver, server, "work")
+    driver.execute_script("document.querySelector('#put-data').value = arguments[0]", text)
+    one(driver, f"#put-format option[value={kind}]").click()
+    one(driver, "#put-expiry").send_keys("1.5")
+    one(driver, "#put-do").click()
+    wait_for_text(driver, "[role=status]", "Done to work: put")
+    assert (server.posts, server.bodies) == (["/api/queue/work/put?expiry_ms=1500"], [item])
+    assert driver.execute_script("return document.querySelector('#put-data').value") == ""
+    assert console_errors(driver) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("hex", "The item is not hexadecimal"), ("base64", "The item is not base64")]
+)
+def test_an_item_in_a_wrong_format_is_not_put(driver: Chrome, server: FakeServer, kind: str, said: str) -> None:
+    server.queues = [FakeQueue(b"work")]
+    open_queue(driver, server, "work")
+    one(driver, "#put-data").send_keys("0 f!")
+    one(driver, f"#put-format option[value={kind}]").click()
+    one(driver, "#put-do").click()
+    wait_for_text(driver, "[role=status]", said)
+    assert server.posts == []
+    assert driver.execute_script("return document.querySelector('#put-data').value") == "0 f!"
+
+
+def test_items_are_moved_with_progress_until_they_are_stopped(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"errors", items=30), FakeQueue(b"work")]
+    open_queue(driver, server, "errors")
+    assert attribute(driver, "#move-choices option", "value") == "work"
+    assert not is_seen(driver, "#move-state")
+    one(driver, "#move-to").send_keys("work")
+    button_called(driver, "Move…").click()
+    assert "They will be taken from the head of errors and put to work" in confirm(driver)
+    wait_for_text(driver, "#move-text", "0 of 30 items moved to work so far")
+    assert server.posts == ["/api/queue/errors/move?to=work"]
+    with server.lock:
+        move = server.queues[0].move
+        assert move is not None
+        move["moved"] = 15
+    wait_for_text(driver, "#move-text", "15 of 30 items moved to work so far")
+    assert driver.execute_script("return document.querySelector('#move-progress').position") == 0.5
+    button_called(driver, "Stop").click()
+    wait_for_text(driver, "#move-text", "15 of 30 items moved to work; ended: it was stopped")
+    assert not is_seen(driver, "#move-stop")
+    assert server.posts[1:] == ["/api/queue/errors/stop_move"]
+    assert console_errors(driver) == []
+
+
+def test_a_number_of_items_is_moved_and_a_waiting_move_has_its_reason(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"errors", items=30), FakeQueue(b"\xff+")]
+    open_queue(driver, server, "errors")
+    one(driver, "#move-to").send_keys(r"\xff+")
+    one(driver, "#move-items").send_keys("7")
+    button_called(driver, "Move…").click()
+    assert r"Move 7 items to \xff+?" in confirm(driver)
+    wait_until(driver, lambda: server.posts == ["/api/queue/errors/move?to=%ff%2B&items=7"], "it is posted")
+    with server.lock:
+        move = server.queues[0].move
+        assert move is not None
+        move["delay"] = "disk full"
+    wait_for_text(driver, "#move-text", "waiting: disk full")
 
 
 NAMES = [
@@ -202,7 +301,7 @@ def test_a_strange_name_is_shown_as_it_is_and_its_bytes_are_encoded(
     link.click()
     wait_until(driver, lambda: text_of(driver, "#queue-items") == "4", "the queue's page")
     assert text_of(driver, "#queue-title") == shown
-    assert has_asked(b"/api/queue/" + name)
+    assert has_asked(b"/api/overview?queue=" + name)
     button_called(driver, "Flush…").click()
     assert f"All 4 items of {shown} will be deleted." in confirm(driver)
     wait_until(driver, lambda: server.posts, "it is flushed")

@@ -15,6 +15,7 @@ from tests.dashboard.browser import (
     one,
     open_dashboard,
     text_of,
+    texts_of,
     wait_for_text,
     wait_until,
 )
@@ -38,12 +39,35 @@ def test_a_queue_is_seen_opened_and_flushed(driver: Chrome, processes: Processes
         wait_until(driver, lambda: column(driver, "Items") == ["3"], "its items")
         open_dashboard(driver, url_of(server), "#/queue/work")
         wait_until(driver, lambda: is_seen(driver, "#queue-there"), "the queue is shown")
-        button_called(driver, "Show the head item").click()
-        wait_for_text(driver, "#queue", "first")
+        button_called(driver, "Show the items").click()
+        wait_for_text(driver, "#items-list", "second")
         button_called(driver, "Flush…").click()
         assert "3 items" in confirm(driver)
         wait_for_text(driver, "[role=status]", "3 items of work were flushed")
         assert client.get(b"work") is None
+    assert console_errors(driver) == []
+
+
+def test_an_item_is_put_and_moved_and_its_reader_is_listed(driver: Chrome, processes: Processes) -> None:
+    server = processes.serve()
+    with server.connect() as client:
+        client.put(b"errors", b"first")
+        client.put(b"work", b"before")
+        open_dashboard(driver, url_of(server), "#/queue/errors")
+        wait_until(driver, lambda: is_seen(driver, "#queue-there"), "the queue is shown")
+        one(driver, "#put-data").send_keys("second")
+        one(driver, "#put-do").click()
+        wait_for_text(driver, "[role=status]", "6 bytes were put to errors")
+        one(driver, "#move-to").send_keys("work")
+        button_called(driver, "Move…").click()
+        confirm(driver)
+        wait_for_text(driver, "#move-text", "2 of 2 items moved to work")
+        assert [client.get(b"work") for _ in range(3)] == [b"before", b"first", b"second"]
+        open_dashboard(driver, url_of(server), "#/connections")
+        wait_for_text(driver, "#connections-count", "1 client")
+        address, protocol, _, _, _, requests, received, *_ = texts_of(driver, "#connections tbody td")
+        assert (address.partition(":")[0], protocol, requests) == ("127.0.0.1", "memcache", "5")
+        assert received.endswith(" B") and received != "0 B"
     assert console_errors(driver) == []
 
 

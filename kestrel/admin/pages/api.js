@@ -16,10 +16,20 @@ export class Refusal extends Error {
   }
 }
 
-async function request(path, method, timeoutMs) {
+let token = null;
+
+/** Send an administrator's token with each request from now on; null for none. */
+export function useToken(given) {
+  token = given;
+}
+
+export const hasToken = () => token !== null;
+
+async function request(path, method, timeoutMs, body) {
   let response;
   try {
-    response = await fetch(path, { method, cache: "no-store", signal: AbortSignal.timeout(timeoutMs) });
+    const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
+    response = await fetch(path, { method, body, headers, cache: "no-store", signal: AbortSignal.timeout(timeoutMs) });
   } catch {
     throw new NoAnswer("The server does not respond.");
   }
@@ -38,8 +48,8 @@ function get(path) {
   return request(path, "GET", GET_TIMEOUT_MS);
 }
 
-function post(path) {
-  return request(path, "POST", POST_TIMEOUT_MS);
+function post(path, body) {
+  return request(path, "POST", POST_TIMEOUT_MS, body);
 }
 
 function queuePath(name) {
@@ -67,11 +77,13 @@ function queries(names) {
   return words.length ? [...made, words.join("&")] : made;
 }
 
-export const overview = () => get("api/overview");
+/** `query` is "", "?queue=NAME" for the details of a queue too, or "?server" for those of the server. */
+export const overview = (query) => get(`api/overview${query}`);
+export const queueQuery = (name) => `?queue=${encodeName(name)}`;
 export const serverHistory = () => get("api/history");
-export const queue = (name) => get(queuePath(name));
-export const head = (name) => get(`${queuePath(name)}/head`);
-export const server = () => get("api/server");
+export const items = (name, first) => get(`${queuePath(name)}/items?first=${first}`);
+export const connections = (first, queue) =>
+  get(`api/connections?first=${first}${queue === null ? "" : `&queue=${encodeName(queue)}`}`);
 
 /** Return the last hour of each queue in `names`, by name. Queues without a history are omitted. */
 export async function histories(names) {
@@ -85,4 +97,8 @@ export const reload = () => post("api/reload");
 export const shutDown = () => post("api/shutdown");
 export const flush = (name) => post(`${queuePath(name)}/flush`);
 export const flushExpired = (name) => post(`${queuePath(name)}/flush_expired`);
+export const put = (name, bytes, expiryMs) => post(`${queuePath(name)}/put?expiry_ms=${expiryMs}`, bytes);
+export const move = (name, to, items) =>
+  post(`${queuePath(name)}/move?to=${encodeName(to)}${items ? `&items=${items}` : ""}`);
+export const stopMove = (name) => post(`${queuePath(name)}/stop_move`);
 export const deleteQueue = (name) => post(`${queuePath(name)}/delete`);

@@ -1,10 +1,10 @@
-// The large charts: one or two series of the last hour, drawn by uPlot.
+// The large charts: one or two series of the last hour or a shorter time, drawn by uPlot.
 
 import { colour, onColourSchemeChange } from "./colour_scheme.js";
 import { element, setText } from "./dom.js";
 import { clock, hourAndMinute } from "./format.js";
+import { onTimeRangeChange, timeRange } from "./time_range.js";
 
-const HOUR_S = 3600;
 const LEAST_S = 600;
 const HEIGHT = 190;
 const FONT = '11.5px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
@@ -45,7 +45,7 @@ export function makeChart({ title, series, format, axisFormat = format, steps })
   const figure = element("figure", { className: "panel" }, caption, holder);
 
   let endS = Date.now() / 1000;
-  let lengthS = HOUR_S;
+  let lengthS = timeRange().seconds;
   let data = [[], ...series.map(() => [])];
   let plot = null;
 
@@ -58,11 +58,11 @@ export function makeChart({ title, series, format, axisFormat = format, steps })
 
   function describe() {
     const parts = series.map(({ label }, number) => {
-      const values = data[number + 1].filter((value) => value !== null);
+      const values = data[number + 1].filter((value, at) => value !== null && data[0][at] >= endS - lengthS);
       if (!values.length) return `${label || title}: no data yet`;
       return `${label || title}: now ${format(values.at(-1))}, at most ${format(Math.max(...values))}`;
     });
-    holder.ariaLabel = `${title} over the last hour. ${parts.join("; ")}.`;
+    holder.ariaLabel = `${title} over the last ${timeRange().words}. ${parts.join("; ")}.`;
   }
 
   function plotOptions(width) {
@@ -118,8 +118,18 @@ export function makeChart({ title, series, format, axisFormat = format, steps })
     }
   }
 
+  function show() {
+    const length = data[0].length > 1 ? data[0].at(-1) - data[0][0] : 0;
+    lengthS = Math.min(timeRange().seconds, Math.max(LEAST_S, length));
+    plot?.setData(data);
+    fit();
+    read(plot?.cursor.idx ?? null);
+    describe();
+  }
+
   new ResizeObserver(fit).observe(holder);
   onColourSchemeChange(() => plot?.redraw());
+  onTimeRangeChange(show);
 
   return {
     figure,
@@ -128,13 +138,9 @@ export function makeChart({ title, series, format, axisFormat = format, steps })
     update({ end_ms: endMs, step_ms: stepMs }, history) {
       const length = history?.[series[0].key]?.length ?? 0;
       endS = endMs / 1000;
-      lengthS = Math.min(HOUR_S, Math.max(LEAST_S, (length * stepMs) / 1000));
       const times = Array.from({ length }, (_, index) => (endMs - (length - 1 - index) * stepMs) / 1000);
       data = [times, ...series.map(({ key }) => history?.[key] ?? [])];
-      plot?.setData(data);
-      fit();
-      read(plot?.cursor.idx ?? null);
-      describe();
+      show();
     },
   };
 }

@@ -2,8 +2,10 @@
 
 import * as api from "./api.js";
 import { bindColourSchemeButton } from "./colour_scheme.js";
+import { makeConnectionsPage } from "./connections_page.js";
 import { byId } from "./dom.js";
 import { showAnswer, showAway, showHeader, showNoProblem, showProblem } from "./header.js";
+import { bindLogin, refused, showLogin } from "./login.js";
 import { bindNotice } from "./notice.js";
 import { makeOverview } from "./overview_page.js";
 import { readOverview } from "./overview_rows.js";
@@ -15,17 +17,25 @@ import { makeServerPage } from "./server_page.js";
 const PAUSE_MS = 2_000;
 const PAUSE_WITH_MANY_QUEUES_MS = 10_000;
 const MANY_QUEUES = 1_000;
+const PAUSE_WHILE_MOVING_MS = 500;
 
 let queueCount = 0;
+let isMoving = false;
 let page = null;
 let refreshNow = () => {};
 
 const later = { refreshNow: () => refreshNow() };
-const pages = { overview: makeOverview(), queue: makeQueuePage(later), server: makeServerPage(later) };
+const pages = {
+  overview: makeOverview(),
+  queue: makeQueuePage(later),
+  connections: makeConnectionsPage(later),
+  server: makeServerPage(later),
+};
 
 function wantedPage() {
   const [, kind, argument] = /^#\/(\w*)(?:\/(.+))?$/.exec(location.hash) ?? [];
   if (kind === "queue" && argument) return { wanted: pages.queue, argument: nameInAddress(argument) };
+  if (kind === "connections") return { wanted: pages.connections, argument: argument && nameInAddress(argument) };
   if (kind === "server") return { wanted: pages.server };
   return { wanted: pages.overview };
 }
@@ -51,18 +61,24 @@ function route() {
 async function refresh() {
   let isAnswering = false;
   try {
-    const overview = readOverview(await api.overview());
+    const query = page.query();
+    const overview = readOverview(await api.overview(query));
     isAnswering = true;
     showAnswer();
     queueCount = overview.queues.length;
+    isMoving = Boolean(overview.queue?.move?.is_running);
     showHeader(overview);
+    showLogin(overview.server);
     document.body.classList.remove("loading");
-    await page.refresh(overview);
+    if (page.query() === query) await page.refresh(overview); // otherwise another page was opened meanwhile
     if (page.title()) document.title = page.title();
     showNoProblem();
   } catch (error) {
     if (error instanceof api.NoAnswer) {
       showAway();
+    } else if (error.status === 401) {
+      refused(error.message);
+      refreshNow();
     } else if (!(error instanceof api.Refusal)) {
       console.error(error);
       showProblem("This page could not show the server's response");
@@ -78,12 +94,13 @@ async function refresh() {
 
 bindColourSchemeButton(byId("look"));
 bindNotice();
+bindLogin(later);
 byId("skip").addEventListener("click", (event) => {
   event.preventDefault();
   page.section.querySelector("h1").focus();
 });
 addEventListener("keydown", (event) => {
-  const isTyping = event.target.closest?.("input, dialog");
+  const isTyping = event.target.closest?.("input, textarea, select, dialog");
   if (event.key === "/" && !isTyping && page === pages.overview) {
     event.preventDefault();
     byId("filter").focus();
@@ -91,4 +108,7 @@ addEventListener("keydown", (event) => {
 });
 addEventListener("hashchange", route);
 route();
-refreshNow = poll(refresh, () => (queueCount > MANY_QUEUES ? PAUSE_WITH_MANY_QUEUES_MS : PAUSE_MS));
+refreshNow = poll(refresh, () => {
+  if (queueCount > MANY_QUEUES) return PAUSE_WITH_MANY_QUEUES_MS;
+  return isMoving ? PAUSE_WHILE_MOVING_MS : PAUSE_MS;
+});

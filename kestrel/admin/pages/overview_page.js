@@ -5,6 +5,7 @@ import { itemsChart, ratesChart } from "./chart_definitions.js";
 import { byId } from "./dom.js";
 import { queueAddress } from "./queue_names.js";
 import { makeTable } from "./queue_table.js";
+import { makeTimeRangePicker } from "./time_range.js";
 
 const WAIT_FOR_SCROLLING_MS = 120;
 
@@ -13,6 +14,7 @@ export function makeOverview() {
   const items = itemsChart();
   const rates = ratesChart();
   byId("overview-charts").append(items.figure, rates.figure);
+  byId("overview-charts").before(makeTimeRangePicker());
 
   let nextHistoryAt = 0;
   let nextSparksAt = 0;
@@ -56,6 +58,7 @@ export function makeOverview() {
   return {
     section,
     title: () => null,
+    query: () => "",
     show({ isBack }) {
       section.hidden = false;
       table.setActive(true);

@@ -4,8 +4,8 @@ import { Rates } from "./rates.js";
 
 const rates = new Rates();
 
-/** Return the server and its queues from an overview, with rates of puts and gets added to each. */
-export function readOverview({ server, columns, queues }) {
+/** Return an overview with its queues as objects, and with rates of puts and gets added to each and to the server. */
+export function readOverview({ server, columns, queues, ...details }) {
   const rows = queues.map((values) => Object.fromEntries(columns.map((column, index) => [column, values[index]])));
   const counters = new Map(rows.map((row) => [row.name, [row.put_items, row.get_items_hit, row.get_items_miss]]));
   counters.set("", [server.figures.cmd_set, server.figures.get_hits]);
@@ -15,5 +15,5 @@ export function readOverview({ server, columns, queues }) {
     Object.assign(row, { puts, gets, misses });
   }
   const [puts, gets] = rates.of("");
-  return { server, queues: rows, puts, gets };
+  return { ...details, server, queues: rows, puts, gets };
 }

@@ -12,6 +12,11 @@ export function queueAddress(shown) {
   return `#/queue/${encodeURIComponent(shown)}`;
 }
 
+/** Return the address of the page of the clients that use a queue. */
+export function connectionsAddress(shown) {
+  return `#/connections/${encodeURIComponent(shown)}`;
+}
+
 /** Return the shown name in the address of a queue's page. Percent-encoded bytes may be invalid UTF-8. */
 export function nameInAddress(encoded) {
   try {

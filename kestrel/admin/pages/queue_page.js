@@ -2,17 +2,18 @@
 
 import * as api from "./api.js";
 import { allow } from "./buttons.js";
+import { CHANGE_BUTTONS, makeChangePart } from "./change_part.js";
 import { bytesChart, itemsChart, ratesChart } from "./chart_definitions.js";
 import { confirmAndSend } from "./confirm_dialog.js";
 import { byId, element, nameElement, setText } from "./dom.js";
 import * as format from "./format.js";
-import { showHead } from "./head_item.js";
+import { makeItemsPart } from "./items_part.js";
 import { showLatencies } from "./latencies.js";
-import { showNotice } from "./notice.js";
-import { queueAddress } from "./queue_names.js";
+import { connectionsAddress, queueAddress } from "./queue_names.js";
 import { showFigures, showSettings } from "./stats_list.js";
+import { makeTimeRangePicker } from "./time_range.js";
 
-const BUTTONS = ["queue-flush-expired", "queue-flush", "queue-delete", "queue-look"];
+const BUTTONS = ["queue-flush-expired", "queue-flush", "queue-delete", "queue-look", ...CHANGE_BUTTONS];
 const FACTS = [
   ["items", format.count],
   ["bytes", format.bytes],
@@ -28,10 +29,12 @@ export function makeQueuePage({ refreshNow }) {
   const section = byId("queue");
   const charts = [itemsChart(), ratesChart(), bytesChart()];
   byId("queue-charts").append(...charts.map(({ figure }) => figure));
+  byId("queue-charts").before(makeTimeRangePicker());
+  const itemsPart = makeItemsPart();
+  const changePart = makeChangePart({ refreshNow });
 
   let name = null;
   let items = 0;
-  let isThere = false;
   let nextHistoryAt = 0;
 
   byId("queue-flush").addEventListener("click", async () => {
@@ -84,18 +87,7 @@ export function makeQueuePage({ refreshNow }) {
     }
   });
 
-  byId("queue-look").addEventListener("click", async () => {
-    const looked = name;
-    try {
-      const { head } = await api.head(looked);
-      if (looked === name) showHead(byId("queue-head"), head);
-    } catch (error) {
-      showNotice(error.message, { isBad: true });
-    }
-  });
-
   function showThere(isIt, sentence = "") {
-    isThere = isIt;
     byId("queue-there").hidden = !isIt;
     byId("queue-buttons").hidden = !isIt;
     if (!isIt) byId("queue-reason").hidden = true;
@@ -128,7 +120,9 @@ export function makeQueuePage({ refreshNow }) {
       byId("queue-children").dataset.names = signature;
       showChildren(queue.children);
     }
-    byId("queue-head-part").hidden = !server.peek;
+    byId("queue-items-part").hidden = !server.peek;
+    byId("queue-clients").href = connectionsAddress(name);
+    changePart.show(queue.move, queues);
     allow(BUTTONS.map(byId), byId("queue-reason"), server);
     showThere(true);
   }
@@ -144,12 +138,14 @@ export function makeQueuePage({ refreshNow }) {
   return {
     section,
     title: () => `${name} – Kestrel`,
+    query: () => api.queueQuery(name),
     show({ argument }) {
       if (argument !== name) {
         name = argument;
         nextHistoryAt = 0;
         showThere(false);
-        byId("queue-head").replaceChildren();
+        itemsPart.use(name);
+        changePart.use(name);
       }
       byId("queue-title").replaceChildren(nameElement(name));
       section.hidden = false;
@@ -158,16 +154,12 @@ export function makeQueuePage({ refreshNow }) {
       section.hidden = true;
     },
     async refresh(overview) {
-      const asked = name;
-      try {
-        const queue = await api.queue(asked);
-        if (asked === name) showQueue(queue, overview);
-      } catch (error) {
-        if (error.status !== 404) throw error;
-        if (asked === name) showThere(false, error.message);
+      if (overview.queue.error) {
+        showThere(false, overview.queue.error);
         return;
       }
-      if (isThere) await refreshHistory(asked);
+      showQueue(overview.queue, overview);
+      await refreshHistory(name);
     },
   };
 }

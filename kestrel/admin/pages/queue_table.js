@@ -51,8 +51,8 @@ export function makeTable({ onSeen, open }) {
   const filter = byId("filter");
   const top = element("tr");
   const totals = element("tr");
-  const above = element("td", { colSpan: COLUMNS.length });
-  const below = element("td", { colSpan: COLUMNS.length });
+  const above = element("td");
+  const below = element("td");
   const spacers = [above, below].map((cell) => element("tr", { className: "spacer", ariaHidden: "true" }, cell));
   const body = element("tbody", {}, ...spacers);
   const table = element(

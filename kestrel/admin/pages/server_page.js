@@ -97,6 +97,7 @@ export function makeServerPage({ refreshNow }) {
   return {
     section,
     title: () => null,
+    query: () => "?server",
     show() {
       section.hidden = false;
     },
@@ -106,10 +107,10 @@ export function makeServerPage({ refreshNow }) {
     async refresh(overview) {
       server = overview.server;
       showStatus();
-      const told = await api.server();
-      showFigures(byId("server-figures"), told.figures);
-      showSettings(byId("server-settings"), told.settings);
-      showLatencies(byId("server-latencies"), told.latencies);
+      const { figures, settings, latencies } = overview.details;
+      showFigures(byId("server-figures"), figures);
+      showSettings(byId("server-settings"), settings);
+      showLatencies(byId("server-latencies"), latencies);
       byId("server-told").hidden = false;
     },
   };

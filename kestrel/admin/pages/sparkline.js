@@ -23,6 +23,7 @@ function thinned(values, most, width) {
 /** Draw the samples, right-aligned on a canvas that has room for `most` of them; null is a gap. */
 export function drawSparkline(canvas, samples, most) {
   const { clientWidth: width, clientHeight: height } = canvas;
+  if (!width) return; // the column is hidden in a narrow window
   const scale = devicePixelRatio || 1;
   if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
     canvas.width = Math.round(width * scale);
