@@ -131,7 +131,7 @@ class ScrollFolder(ProgramFolder):
                 await self._storage.close()
 
 
-def _refuse_move(name: bytes, data: bytes, done: Collection[bytes]) -> NoReturn:
+def _refuse_move(name: bytes, data: bytes, done: Collection[bytes], expiry_ms: int) -> NoReturn:
     raise StorageError("the items of journaled queues do not move")
 
 
