@@ -190,9 +190,8 @@ def start_kestrel(stack: ExitStack, folder: Path, conninfo: str) -> Program:
     ports = dict(zip(names, free_ports(stack, len(names)), strict=True))
     endpoints = [word for name in names for word in (f"--{name}", f"tcp:{ports[name]}:interface={LOCAL}")]
     twistd = PYTHON.with_name("twistd")
-    server = Program(
-        "kestrel", folder, twistd, "--nodaemon", "--pidfile=", "kestrel", "--storage", f"postgres:{conninfo}", *endpoints
-    )
+    options = ("--nodaemon", "--pidfile=", "kestrel", "--storage", f"postgres:{conninfo}")
+    server = Program("kestrel", folder, twistd, *options, *endpoints)
     stack.callback(server.stop)
     server.ready(lambda: " serves " in server.said())
     cli = PYTHON.with_name("kestrel-cli")
