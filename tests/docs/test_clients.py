@@ -77,7 +77,7 @@ EXAMPLES: Final = {
 
 BINARY: Final = {
     "memjs": (NODE, ("node", "npm-clients"), """\
-const client = require("memjs").Client.create("localhost:22133", { timeout: 0.2, retries: 1 });
+const client = require("memjs").Client.create("localhost:22133", { timeout: 0.2, retries: 1, logger: { log() {} } });
 client.get("jobs", error => {
   console.log(error instanceof Error); // true
   client.close();
