@@ -83,7 +83,7 @@ def tls_options(options: bool | Mapping[str, Any] | None) -> TlsOptions | None:
     return TlsOptions(**{_TLS_NAMES[name]: value for name, value in given.items()})
 
 
-class KestrelChannel(virtual.Channel):
+class KestrelChannel(virtual.Channel):  # type: ignore[misc]
     """A channel that keeps each unacknowledged message as an open read."""
 
     from_transport_options = (*virtual.Channel.from_transport_options, "priority_steps")
@@ -226,7 +226,7 @@ class KestrelChannel(virtual.Channel):
             self._client.delete(name)
 
 
-class Transport(virtual.Transport):
+class Transport(virtual.Transport):  # type: ignore[misc]
     """A connection to a server, or to several that share the work. Use it in one thread only.
 
     Raises ValueError for an invalid URL or option, and OSError for an unusable TLS file.
