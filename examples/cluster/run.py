@@ -204,7 +204,7 @@ class Watch:
         return str(member.service) if server is None else server.name
 
 
-def look_after(servers: Sequence[Program], away_s: float) -> None:
+def look_after(servers: Sequence[Program], away_s: float) -> NoReturn:
     """Restart each program `away_s` seconds after it has ended, for ever."""
     ended_s: dict[Program, float] = {}
     while True:
@@ -268,7 +268,7 @@ def options() -> argparse.Namespace:
     return arguments
 
 
-def run(stack: ExitStack, arguments: argparse.Namespace) -> None:
+def run(stack: ExitStack, arguments: argparse.Namespace) -> NoReturn:
     """Start all programs and supervise them. The stack stops them at the end."""
     from kestrel.cluster.follower import Follower, ZooKeeperUnavailable
 
@@ -316,13 +316,12 @@ def stopped_by_signals() -> Iterator[None]:
         tell("everything has stopped")
 
 
-def main() -> int:
-    """Run the cluster until a signal interrupts it. Return the exit status."""
+def main() -> None:
+    """Run the cluster until a signal interrupts it."""
     arguments = options()
     with stopped_by_signals(), ExitStack() as stack:
         run(stack, arguments)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

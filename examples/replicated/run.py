@@ -149,8 +149,7 @@ class ReplicatedDatabase:
         self.nodes: list[Node] = []
         for number in range(count):
             name = f"node{number + 1}"
-            port, api_port = ports[2 * number : 2 * number + 2]
-            node = Node(name, folder / name, etcd_port, port, api_port, ttl_s)
+            node = Node(name, folder / name, etcd_port, ports[2 * number], ports[2 * number + 1], ttl_s)
             stack.callback(node.stop)
             self.nodes.append(node)
         # One node creates the database, and the others copy it.
@@ -190,8 +189,8 @@ def start_kestrel(stack: ExitStack, folder: Path, conninfo: str) -> Program:
     ports = dict(zip(names, free_ports(stack, len(names)), strict=True))
     endpoints = [word for name in names for word in (f"--{name}", f"tcp:{ports[name]}:interface={LOCAL}")]
     twistd = PYTHON.with_name("twistd")
-    options = ("--nodaemon", "--pidfile=", "kestrel", "--storage", f"postgres:{conninfo}")
-    server = Program("kestrel", folder, twistd, *options, *endpoints)
+    command = ("--nodaemon", "--pidfile=", "kestrel", "--storage", f"postgres:{conninfo}", *endpoints)
+    server = Program("kestrel", folder, twistd, *command)
     stack.callback(server.stop)
     server.ready(lambda: " serves " in server.said())
     cli = PYTHON.with_name("kestrel-cli")
@@ -211,8 +210,8 @@ def check_can_enter(folder: Path) -> None:
         sys.exit(f"the user of PostgreSQL may not enter {folder}: choose another --folder")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all programs until a signal interrupts this one. Return the exit status."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run all programs until a signal interrupts this one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=3, metavar="N", help="number of PostgreSQL servers (3)")
     parser.add_argument(
@@ -237,8 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tell(f"{node}{', primary' if node.is_primary() else ''}")
         kestrel = start_kestrel(stack, folder / "kestrel", database.conninfo)
         look_after([database.etcd, *database.nodes, kestrel], options.away)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
