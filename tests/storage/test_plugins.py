@@ -69,7 +69,7 @@ def test_drop_in_is_found_by_the_name_of_its_factory(folder: Path) -> None:
 def test_drop_in_factory_without_iplugin_is_ignored(folder: Path) -> None:
     source = ACME.replace("@implementer(IStorageFactory, IPlugin)", "@implementer(IStorageFactory)")
     drop_in(folder, "acme_dropin", source + "\nplugin = AcmeFactory()\n")
-    assert refusal_of("acme:").startswith("there is no storage 'acme'; there are journal, memory, scroll;")
+    assert refusal_of("acme:").startswith("there is no storage 'acme'; there are journal, memory, postgres, scroll;")
 
 
 def test_factory_shared_by_two_drop_ins_counts_once(folder: Path) -> None:
@@ -168,7 +168,7 @@ def test_error_for_unknown_name_lists_all_storages(folder: Path) -> None:
     install(folder, "acme = acme:AcmeFactory")
     drop_in_acme(folder, "AcmeFactory.name = 'tape'", name="tape_dropin")
     assert refusal_of("punch-cards:here") == (
-        "there is no storage 'punch-cards'; there are acme, journal, memory, scroll, tape;"
+        "there is no storage 'punch-cards'; there are acme, journal, memory, postgres, scroll, tape;"
         " twistd kestrel --help-storage lists them"
     )
 

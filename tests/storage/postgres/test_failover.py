@@ -20,6 +20,7 @@ from kestrel.storage.interfaces import InThread
 from kestrel.storage.postgres.database import PostgresDatabase
 from kestrel.storage.postgres.description import conninfo_of, database_of
 from kestrel.testing.postgres import PrivateServer, kill_server
+from tests.server.running import PATIENCE_S
 from tests.server.storages import ON_POSTGRES
 from tests.storage.postgres.batches import RealThreads, Schemas, applied, batch, changes, fired, first, items, read
 
@@ -168,7 +169,8 @@ def test_servers_start_as_copies_of_a_template(monkeypatch: pytest.MonkeyPatch) 
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # the server runs as another user
         template = Path(folder) / "template"
-        subprocess.run([sys.executable, "-m", "kestrel.testing.postgres", str(template)], check=True)
+        make_template = [sys.executable, "-m", "kestrel.testing.postgres", str(template)]
+        subprocess.run(make_template, check=True, timeout=PATIENCE_S)
         monkeypatch.setenv("KESTREL_PG_TEMPLATE", str(template))
         with PrivateServer() as one, PrivateServer() as another:
             shared = system(one)
