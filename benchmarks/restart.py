@@ -10,6 +10,7 @@ and the cases take turns. Then one item is taken. Bytes read are counted at the 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,10 +28,10 @@ from benchmarks.harness import (
     scratch_folder,
     spread,
 )
-from benchmarks.journals import ADD_MS, QUEUE
+from benchmarks.journals import ADD_MS
 from benchmarks.storages import JOURNAL, SCROLL, Opened, bytes_in, make_backlog
 from kestrel.config.units import GIB, MIB
-from kestrel.disk.folders import SEGMENTS_FOLDER
+from kestrel.disk.folders import PRIVATE_FOLDER
 
 ITEM_BYTES: Final = 64
 BATCH: Final = 64
@@ -87,19 +88,18 @@ def _opened(storage: str, folder: Path, items: int) -> Opened:
     return opened
 
 
-def segment_log(folder: Path) -> bytes | None:
-    """Return the segment log of the folder's journal, or None if it has none."""
-    path = folder / os.fsdecode(SEGMENTS_FOLDER) / os.fsdecode(QUEUE)
-    return path.read_bytes() if path.exists() else None
+def copy_files(source: Path, target: Path) -> None:
+    """Make `target` hold the files of `source`. Queue files are links, because a start knows them by their inodes."""
+    shutil.rmtree(target, ignore_errors=True)
+    private = source / os.fsdecode(PRIVATE_FOLDER)
 
+    def copy(path: str, copied: str) -> None:
+        if Path(path).is_relative_to(private):
+            shutil.copy2(path, copied)
+        else:
+            os.link(path, copied)
 
-def set_segment_log(folder: Path, log: bytes | None) -> None:
-    """Undo the changes of a start to the segment log of the folder's journal."""
-    path = folder / os.fsdecode(SEGMENTS_FOLDER) / os.fsdecode(QUEUE)
-    if log is None:
-        path.unlink(missing_ok=True)
-    else:
-        path.write_bytes(log)
+    shutil.copytree(source, target, copy_function=copy)
 
 
 class Start(NamedTuple):
@@ -166,13 +166,12 @@ def measure(results: Results, sizes: Sizes, seed: int) -> None:
     with scratch_folder() as folder:
         for number, case in enumerate(CASES):
             progress(f"restart: {case.name}", number, len(CASES))
-            case.leave(case.storage, folder / str(number), sizes, seed)
-        logs = [segment_log(folder / str(number)) for number in range(len(CASES))]
+            case.leave(case.storage, folder / f"{number} left", sizes, seed)
         starts: dict[Case, list[Start]] = {case: [] for case in CASES}
         for repeat in range(sizes.repeats):
             for number, case in enumerate(CASES):
                 progress(f"restart: {case.name}", repeat * len(CASES) + number, sizes.repeats * len(CASES))
-                set_segment_log(folder / str(number), logs[number])
+                copy_files(folder / f"{number} left", folder / str(number))
                 starts[case].append(in_fresh_process(start, case.storage, folder / str(number), sizes.items))
         progress("", 1, 1)
         for number, case in enumerate(CASES):
