@@ -124,7 +124,7 @@ class KestrelChannel(virtual.Channel):  # type: ignore[misc]
                 # Two items may have the same tag: one message in two queues, or one that was sent again.
                 tag = message["properties"]["delivery_tag"] = self._next_delivery_tag()
                 self.Message(message, channel=self)
-            except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            except Exception:  # kombu's decoders of types raise many kinds, and their messages may have the data
                 _LOGGER.error("an item of %s was discarded: it is not a message of kombu", show_name(name))
                 return None
             self._reads[tag] = read.pop_all()

@@ -414,6 +414,8 @@ def _queue_to_change(server_view: ServerView, name: bytes) -> Queue:
 
 
 def _check_takes_writes(server_view: ServerView) -> None:
+    if not server_view.is_ready():
+        raise HttpError(503, "the server is loading its queues, or stops")
     status = server_view.control.status
     if not status.takes_writes:
         raise HttpError(503, f"the server is {status.in_force.value}")

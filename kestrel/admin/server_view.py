@@ -35,7 +35,13 @@ class ServerView:
     server_sets: Callable[[], Mapping[str, bool]] = dict
     """Returns, for each server set, whether the server is known to be a member."""
     transfers: Transfers = field(
-        default=Factory(lambda self: Transfers(self.core.manager, self.core.scheduler), takes_self=True), init=False
+        default=Factory(
+            lambda self: Transfers(
+                self.core.manager, self.core.scheduler, lambda: bool(self.control.status.takes_writes)
+            ),
+            takes_self=True,
+        ),
+        init=False,
     )
     started_s: float = Factory(lambda self: self.seconds(), takes_self=True)
 
@@ -70,7 +76,7 @@ class ServerView:
     def is_token(self, token: bytes) -> bool:
         """Return True if `token` is the token of an administrator."""
         digest = sha256(token).hexdigest()
-        return any(compare_digest(digest, each) for each in self.config.admin.token_digests)
+        return bool(token) and any(compare_digest(digest, each) for each in self.config.admin.token_digests)
 
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 0.9999}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any, Final, Literal, TypeVar
 
 import attrs
@@ -166,6 +167,8 @@ def _digests(value: object) -> tuple[str, ...]:
         if not re.fullmatch("[0-9a-f]{64}", each):
             # The value is not shown, because it may be the token itself.
             raise ValueError("a value is not a SHA-256 digest of 64 small hexadecimal digits")
+        if each == sha256().hexdigest():
+            raise ValueError("a value is the digest of an empty token: create the token again")
     return digests
 
 

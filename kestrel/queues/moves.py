@@ -146,6 +146,15 @@ class Moves:
         for move in forgotten:
             move.end("the queue was deleted, or its storage failed")
 
+    def put_back_waiting(self) -> None:
+        """Put back the items with a callback `ended` that no target has yet. Their callbacks get a reason."""
+        waiting = [move for move in self._under_way if move.ended is not None and not (move.unsettled or move.done)]
+        for move in sorted(waiting, key=attrgetter("number")):
+            self._returning.append(move)
+            self._is_over(move)
+            move.end("it was put back")
+        self._return()
+
     def stop(self) -> Deferred[None]:
         """Start no further puts. Fires when the batches of all earlier puts are settled.
 
@@ -202,7 +211,8 @@ class Moves:
         except KestrelError as error:
             self._hold(move, error)
         else:
-            if batches is None and not move.done:
+            is_nowhere = move.ended is not None and not batches
+            if (batches is None or is_nowhere) and not move.done:
                 self._refuse(move)
             elif not batches:
                 self._arrived(move)

@@ -6,6 +6,7 @@ moving in both queues.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from kestrel.errors import ClientError, KestrelError
@@ -29,7 +30,9 @@ class Transfer:
     It takes items in slices, and only while fewer than `MAX_UNDER_WAY` of them are on their way.
     """
 
-    def __init__(self, queue: Queue, target: bytes, items: int, scheduler: TickScheduler) -> None:
+    def __init__(
+        self, queue: Queue, target: bytes, items: int, scheduler: TickScheduler, takes_writes: Callable[[], bool]
+    ) -> None:
         self.target = target
         self.items = items
         self.moved = 0
@@ -38,6 +41,7 @@ class Transfer:
         """The reason why the transfer took fewer items than it should, or None."""
         self._queue = queue
         self._scheduler = scheduler
+        self._takes_writes = takes_writes
         self._taken = 0
         self._under_way = 0
         self._is_looking = False
@@ -60,7 +64,12 @@ class Transfer:
         return self.reason is None and self._taken < self.items
 
     def stop(self, reason: str) -> None:
-        """Take no further items. Those on their way still arrive."""
+        """Take no further items. Those that are being put still arrive, and the others go back."""
+        if self.is_running:
+            self.reason = self.reason or reason
+            self._queue.moves.put_back_waiting()
+
+    def _take_no_more(self, reason: str) -> None:
         if self._takes_more:
             self.reason = reason
 
@@ -75,10 +84,13 @@ class Transfer:
             self._scheduler.continue_later(self._take)
             return
         self._is_looking = False
-        self.stop("the queue is empty" if error is None else str(error))
+        self._take_no_more("the queue is empty" if error is None else str(error))
 
     def _take(self) -> None:
         self._is_looking = False
+        if not self._takes_writes():
+            self.stop("the server takes no writes now")
+            return
         queue, began_s = self._queue, self._scheduler.seconds()
         try:
             while self._takes_more and self._under_way < MAX_UNDER_WAY and queue.head.ready_item() is not None:
@@ -91,7 +103,7 @@ class Transfer:
                 if self._scheduler.exceeds_tick(began_s):
                     break
         except KestrelError as error:
-            self.stop(str(error))
+            self._take_no_more(str(error))
         self._continue()
 
     def _item_ended(self, why_not: str | None) -> None:
@@ -104,11 +116,14 @@ class Transfer:
 
 
 class Transfers:
-    """The transfers of a server, at most one for each source."""
+    """The transfers of a server, at most one for each source. They stop when `takes_writes` returns False."""
 
-    def __init__(self, manager: QueueManager, scheduler: TickScheduler) -> None:
+    def __init__(
+        self, manager: QueueManager, scheduler: TickScheduler, takes_writes: Callable[[], bool] = lambda: True
+    ) -> None:
         self._manager = manager
         self._scheduler = scheduler
+        self._takes_writes = takes_writes
         self._by_source: dict[bytes, Transfer] = {}
 
     def of(self, source: bytes) -> Transfer | None:
@@ -130,7 +145,7 @@ class Transfers:
             if oldest is None:
                 raise ClientError(f"too many queues are being moved; limit={MAX_TRANSFERS}")
             del self._by_source[oldest]
-        transfer = Transfer(source, target, min(items, source.store.items), self._scheduler)
+        transfer = Transfer(source, target, min(items, source.store.items), self._scheduler, self._takes_writes)
         self._by_source[source.name] = transfer
         return transfer
 

@@ -300,6 +300,12 @@ def test_health_and_readiness(admin: Admin) -> None:
     assert admin.get("/ready").status == 503
 
 
+def test_put_while_queues_are_loaded_is_refused(admin: Admin) -> None:
+    admin.is_ready = False
+    reply = admin.ask("POST", "/api/queue/work/put", body=b"item")
+    assert (reply.status, reply.json) == (503, {"error": "the server is loading its queues, or stops"})
+
+
 def test_ping_and_server_info(admin: Admin) -> None:
     assert admin.get("/ping.json").body == b'{"response":"pong"}'
     assert admin.get("/ping.txt").body == b"pong\n"

@@ -262,6 +262,8 @@ def test_full_queue_refuses_a_message(connect: Connect) -> None:
         b"[]",
         b"[" * 100_000,
         b'{"properties": 5}',
+        b'{"body": {"__type__": "decimal", "__value__": "x"}, "properties": {}}',
+        b'{"body": {"__type__": "uuid", "__value__": {"bytes": "SECRETDATA123456"}}, "properties": {}}',
         b'{"body": "a", "properties": {"body_encoding": "unknown"}}',
     ],
 )

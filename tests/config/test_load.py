@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,10 @@ def test_given_settings_are_remembered_even_at_their_defaults() -> None:
         (
             f"[admin]\ntokenDigests = ['{'0' * 64}', 'secret']",
             "admin.tokenDigests: a value is not a SHA-256 digest of 64 small hexadecimal digits",
+        ),
+        (
+            f"[admin]\ntokenDigests = ['{sha256().hexdigest()}']",
+            "admin.tokenDigests: a value is the digest of an empty token: create the token again",
         ),
         (r'queuePath = "a\u0000b"', "queuePath: "),
         ("queuePath = 5", "queuePath: 5 is not a text in quotes"),

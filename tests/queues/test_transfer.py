@@ -251,3 +251,47 @@ def test_the_number_of_remembered_transfers_is_limited() -> None:
     for name in names:
         transfers.start(server.manager.queue(name), b"work", ALL)
     assert [name for name in names if transfers.of(name) is None] == names[:1]
+
+
+def test_a_target_that_keeps_no_item_gets_none() -> None:
+    server = MemoryServer(config=loads("[[queues]]\nname = 'work+a'\nmaxItems = 5\n"))
+    client = server.connect()
+    put(client, b"errors", *numbered(0, 100))
+    create(client, b"work")
+    create(client, b"work+a")
+    server.reload(loads("[[queues]]\nname = 'work'\nfanoutOnly = true\n[[queues]]\nname = 'work+a'\nmaxItems = 5\n"))
+    transfer = start(server, b"errors", b"work")
+    server.settle()
+    assert (transfer.moved, transfer.is_running) == (5, False)
+    assert items(client, b"errors") == numbered(5, 100)
+
+
+def test_a_stop_puts_back_items_that_wait_for_a_failed_target() -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage)
+    client = server.connect()
+    put(client, b"errors", *numbered(0, 10))
+    create(client, b"work")
+    server.manager.queue(b"work").store.failure = "disk failed"
+    storage.reopen_refusal = "disk failed"
+    transfer = start(server, b"errors", b"work")
+    server.settle()
+    assert transfer.is_running
+    transfer.stop("it was stopped")
+    server.settle()
+    assert (transfer.moved, transfer.is_running, transfer.reason) == (0, False, "it was stopped")
+    assert items(client, b"errors") == numbered(0, 10)
+
+
+def test_it_stops_when_the_server_takes_no_writes() -> None:
+    server = MemoryServer()
+    client = server.connect()
+    put(client, b"errors", *numbered(0, 300))
+    create(client, b"work")
+    takes_writes = [True]
+    transfers = Transfers(server.manager, server.scheduler, lambda: takes_writes[0])
+    transfer = transfers.start(server.manager.queue(b"errors"), b"work", ALL)
+    takes_writes[0] = False
+    server.settle()
+    assert (transfer.is_running, transfer.reason) == (False, "the server takes no writes now")
+    assert transfer.moved + int(stat(client, b"errors", "items")) == 300

@@ -20,10 +20,15 @@ from kestrel.journal.fileset import files_of
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal.load import load_queue
 from kestrel.storage.journal.queue import MIN_CHECKPOINT_BYTES, JournalQueue
+from kestrel.storage.journal.storage import JournalStorage
+from kestrel.storage.scroll.storage import ScrollStorage
+from kestrel.testing.contract.backend import DeferredOutcome
 from kestrel.testing.faults import KillableDisk
 from tests.journal.handwritten import addx
 from tests.journal.restarts import NOW_MS
 from tests.sample import examples
+from tests.storage.backends import MakeStorage
+from tests.storage.storage_harness import RunningStorage
 from tests.storage.test_damaged_segments import (
     LOG,
     PACKED,
@@ -406,3 +411,14 @@ def test_failing_rotation_is_not_tried_again_for_a_checkpoint(tmp_path: Path) ->
     assert sum("cannot be rotated" in (formatEvent(event) or "") for event in events) == 1
     journal.disk.mend()
     journal.close()
+
+
+@pytest.mark.parametrize("make_storage", [JournalStorage, ScrollStorage])
+def test_no_queue_is_created_before_all_are_loaded(tmp_path: Path, make_storage: MakeStorage) -> None:
+    running = RunningStorage(tmp_path, lambda name: LARGE, make_storage=make_storage)
+    starting = DeferredOutcome(running.storage.start(lambda name: LARGE))
+    with pytest.raises(QueueFailed, match="the queues are being loaded"):
+        running.storage.queue(b"work", LARGE)
+    running.wait(starting)
+    assert running.storage.queue(b"work", LARGE).items == 0
+    running.close()

@@ -35,6 +35,8 @@ RELOAD_INLINE_BYTES: Final = 1 << 20
 
 IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
+IS_STARTING: Final = "the queues are being loaded: try again in a moment"
+
 
 class Maintenance(Protocol):
     """The background work of a unit."""
@@ -98,6 +100,9 @@ class FolderStorage(Generic[UnitT, MaintenanceT]):
         self.reload_inline_bytes = RELOAD_INLINE_BYTES
         self._lock: FolderLock | None = None
         self._folds_names = False
+        self._has_started = False
+        """True when all units have been loaded. Before, a new unit could have the name of one that is not loaded yet.
+        """
 
     @property
     def refusal(self) -> str | None:
@@ -180,6 +185,7 @@ class FolderStorage(Generic[UnitT, MaintenanceT]):
         return loaded
 
     def _loaded(self, loaded: Sequence[tuple[UnitLoad, UnitT | Exception]]) -> dict[bytes, IQueueStorage | Failure]:
+        self._has_started = True
         queues: dict[bytes, IQueueStorage | Failure] = {}
         for load, unit in loaded:
             if isinstance(unit, Exception):
@@ -234,9 +240,12 @@ class FolderStorage(Generic[UnitT, MaintenanceT]):
     def _check_free(self, stem: bytes, stems_of: Callable[[list[bytes]], Collection[bytes]]) -> None:
         """Check that a unit that is not live can be loaded or created now.
 
-        Raise `QueueFailed` if a thread works on its files, or `BadQueueName` if the files of a new unit would have the
-        names of another's on a disk that folds names. `stems_of` returns the stems of the units with the given files.
+        Raise `QueueFailed` if the storage has not started, or if a thread works on its files. Raise `BadQueueName` if
+        the files of a new unit would have the names of another's on a disk that folds names. `stems_of` returns the
+        stems of the units with the given files.
         """
+        if not self._has_started:
+            raise QueueFailed(IS_STARTING)
         if stem in self._busy:
             raise QueueFailed(self._busy[stem])
         if self._folds_names and stem not in self._failed:

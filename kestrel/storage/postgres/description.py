@@ -20,7 +20,9 @@ OURS: Final = frozenset({"schema", "timeout"})
 
 EXAMPLE: Final = "postgres:host=/run/postgresql dbname=kestrel"
 
-SECRETS: Final = frozenset({"password", "sslpassword"})
+SECRETS: Final = frozenset(
+    {"password", "sslpassword", "scram_client_key", "scram_server_key", "oauth_client_secret"}
+)
 
 SHORTEST_MS: Final = 10_000
 """Minimum of `timeout`: twice the time limit for acquiring a lock."""

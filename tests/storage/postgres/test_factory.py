@@ -55,6 +55,7 @@ def test_storage_does_not_connect_before_it_starts(tmp_path: Path) -> None:
         ("dbname=x password=secret", {}, "postgres: a password is not accepted here"),
         ("postgresql://me:secret@host/db", {}, "postgres: a password is not accepted here"),
         ("dbname=x", {"sslpassword": "secret"}, "postgres: a password is not accepted here"),
+        ("dbname=x", {"scram_client_key": "secret"}, "postgres: a password is not accepted here"),
         ("dbname=x", {"schema": ""}, "postgres: schema needs a name of 1 to 63 bytes"),
         ("dbname=x", {"schema": "s" * 64}, "postgres: schema needs a name of 1 to 63 bytes"),
         ("dbname=x", {"timeout": "9s"}, "postgres: timeout: must be at least 10s"),
