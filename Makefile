@@ -185,7 +185,7 @@ $(LIBMEMCACHED): setup.cfg pyproject.toml | $(TESTS)
 $(NPM): tests/npm/package.json | $(CREATED)
 	@mkdir -p build/npm && cp $< build/npm/
 	@echo "npm install --prefix build/npm"
-	@if npm install --prefix build/npm --ignore-scripts --no-package-lock --no-audit --no-fund >$@.log 2>&1; then touch $@; \
+	@if npm install --prefix build/npm --ignore-scripts --no-package-lock --no-audit --no-fund --fetch-retries=1 >$@.log 2>&1; then touch $@; \
 	    else echo "the clients for Node could not be installed (see $@.log); the tests that need them will be skipped."; fi
 
 # atheris has wheels for few platforms, and the tests do not need it.
