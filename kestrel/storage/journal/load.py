@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import TypeAlias
+from collections.abc import Iterator
 
 from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
-from kestrel.disk.files import Disk, FileIdentity, appending
-from kestrel.disk.reader import FileReader, UnfinishedRecord
+from kestrel.disk.files import Disk
+from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import ReadEnd, quarantine, repair
 from kestrel.item import Item
 from kestrel.journal.fileset import (
@@ -26,7 +24,6 @@ from kestrel.journal.fileset import (
     temporary_name,
 )
 from kestrel.journal.item_reader import DamagedJournalFile, read_items
-from kestrel.journal.opcodes import XID_ITEM_HEADER
 from kestrel.journal.pack import finish_interrupted, write_temporary
 from kestrel.journal.realign import (
     can_reach,
@@ -39,23 +36,18 @@ from kestrel.journal.realign import (
     transition_records,
 )
 from kestrel.journal.record_cursor import ReplayEnd
-from kestrel.journal.records import MAX_DATA_BYTES, decode_record
+from kestrel.journal.records import MAX_DATA_BYTES
 from kestrel.journal.replay import replay
 from kestrel.journal.rewrite import Boundary
-from kestrel.journal.run_cursor import locate_items
 from kestrel.journal.segments import Segment, SegmentLog
 from kestrel.journal.writer import JournalWriter
 from kestrel.scroll.records import WRITER_MAGIC
 from kestrel.storage.failures import reason_of
+from kestrel.storage.journal.known_files import OpenFile, find_items, known_files, sync_files
 from kestrel.storage.journal.queue import MIN_CHECKPOINT_BYTES, JournalQueue
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
-
-_KnownFile: TypeAlias = tuple[JournalFile, Segment]
-
-OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
-"""Function that returns a context manager with a reader of the journal file of that name. Raises OSError."""
 
 
 def load_queue(
@@ -192,106 +184,34 @@ class _Loading:
 
         Do nothing if the log describes no file, or if an item that it names cannot be read.
         """
-        known = self._known_files()
-        last = known[-1][1].boundary if known else None
+        disk, folder, queue = self._disk, self._folder, self._queue
+        known = known_files(disk, folder, self._log, self._rest, [*self._segments, self._checkpoint])
+        last = known[-1].segment.boundary if known else None
         if last is None or last.waiting_bytes < 0:
             return
-        if not self._are_synced(known):
+        try:
+            if queue.settings.sync_journal_ms is not None:
+                sync_files(disk, folder, known)
+        except OSError as error:
+            self.has_failed_sync = True
+            reason = reason_of(error)
+            log.error("Queue {queue!r}: a sync of its files has failed: {reason}", queue=queue.name, reason=reason)
             return
         try:
-            taken, behind_offset = self._find_items(known, last)
+            taken, behind_offset = find_items(self._target.open_file, known, last, queue.now_ms)
         except (OSError, LookupError) as error:
             reason = reason_of(error) if isinstance(error, OSError) else "an item is missing"
-            log.warn("Queue {queue!r}: all its files are replayed: {reason}", queue=self._files.queue, reason=reason)
+            log.warn("Queue {queue!r}: all its files are replayed: {reason}", queue=queue.name, reason=reason)
             return
         self._has_skipped_files = True
-        self._queue.restore(last, taken, behind_offset)
-        for file, segment in known:
-            if file.kind is JournalFileKind.CURRENT:
+        queue.restore(last, taken, behind_offset)
+        for each in known:
+            file, segment = each
+            if each.is_current:
                 self.skipped_bytes = segment.size
             else:
                 self._add_rotated(file.number, file.file_name, segment.size, segment.boundary)
                 del self._rest[0], self._segments[0]
-
-    def _are_synced(self, known: Sequence[_KnownFile]) -> bool:
-        """Sync the files, unless syncJournal is "never". Return False if that fails."""
-        if self._queue.settings.sync_journal_ms is None:
-            return True
-        try:
-            for file, _ in known:
-                with appending(self._disk, self._folder + b"/" + file.file_name) as descriptor:
-                    self._disk.sync(descriptor)
-        except OSError as error:
-            self.has_failed_sync = True
-            message = "Queue {queue!r}: a sync of its files has failed: {reason}"
-            log.error(message, queue=self._files.queue, reason=reason_of(error))
-        return not self.has_failed_sync
-
-    def _find_items(self, known: Sequence[_KnownFile], state: Boundary) -> tuple[dict[int, Item], int]:
-        """Return the open reads and returned items of `state` by id, and where the items after them begin in the
-        history.
-
-        `state` is that at the end of the last known file. Raise LookupError if an item is missing, or OSError.
-        """
-        wanted = {*state.open.values(), *state.front}
-        if state.first_id < state.next_id:
-            wanted.add(state.first_id)
-        items: dict[int, Item] = {}
-        behind_offset = first_id = start = 0
-        for file, segment in known:
-            next_id = segment.boundary.next_id
-            ids = sorted(item_id for item_id in wanted if first_id <= item_id < next_id)
-            if ids:
-                with self._target.open_file(file.file_name) as reader:
-                    offsets = locate_items(reader, segment.size, [each - first_id for each in ids])
-                    for item_id, offset in zip(ids, offsets, strict=False):
-                        items[item_id] = self._read_item(reader, offset, item_id)
-                        if item_id == state.first_id:
-                            behind_offset = start + offset
-            first_id, start = next_id, start + segment.size
-        for item_id in wanted:
-            items[item_id].errors = state.errors.get(item_id, 0)
-        return items, behind_offset
-
-    def _known_files(self) -> list[_KnownFile]:
-        """Return the first files that have not changed since the log described them, each with its segment.
-
-        The last one may be the current file, up to a checkpoint.
-        """
-        known: list[_KnownFile] = []
-        next_id = 0
-        for file, segment in zip(self._rest, [*self._segments, self._checkpoint], strict=False):
-            if segment is None or segment.start_id != next_id:
-                break
-            next_id = segment.boundary.next_id
-            identity = self._disk.identity(self._folder + b"/" + file.file_name)
-            is_current = file.kind is JournalFileKind.CURRENT
-            if segment.number != file.number or not (
-                self._has_checkpoint(segment, identity) if is_current else segment.describes(identity)
-            ):
-                break
-            known.append((file, segment))
-        return known
-
-    def _has_checkpoint(self, checkpoint: Segment, identity: FileIdentity) -> bool:
-        """Return whether the current file is the one that the checkpoint describes, up to its offset."""
-        is_same_file = checkpoint.inode == identity.inode
-        return is_same_file and self._log.sample_checksum(checkpoint.size) == checkpoint.sample_checksum
-
-    def _read_item(self, reader: FileReader, offset: int, item_id: int) -> Item:
-        """Return the item `item_id`, whose record begins at `offset` of a file."""
-        size = XID_ITEM_HEADER.size
-        while True:
-            part = reader.part(offset, size)
-            try:
-                record = decode_record(part.data, 0, part)
-            except UnfinishedRecord as unfinished:
-                size = unfinished.needs
-            else:
-                add_ms = self._queue.now_ms if record.add_ms is None else record.add_ms
-                item = Item(record.data, add_ms, record.expiry_ms)
-                item.id = item_id
-                return item
 
     # Segments of the log.
 
