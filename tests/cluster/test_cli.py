@@ -101,7 +101,7 @@ def test_that_zookeeper_is_away_is_said_with_the_way_out() -> None:
             assert f":{port}/k: Connection refused; is ZooKeeper running? give it more time with --timeout" in said
             assert "Traceback" not in said
             if arguments[0] == "put":
-                assert said.endswith("0 items put; not put: 1 and all that follow\n")
+                assert said.endswith("0 items put; not put: items 1 and all that follow\n")
 
 
 def test_stats_go_on_while_zookeeper_is_away_and_show_the_servers_when_it_is_there(

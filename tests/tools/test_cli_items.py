@@ -80,15 +80,15 @@ def test_refused_item_is_reported_with_its_number(server: Server, cli: Cli) -> N
     refused = "was refused by a limit of the queue small: maxItems = 3"
     status, out, said = cli("put", "small", stdin=b"a\nb\nc\nd\ne\n")
     assert (status, out) == (1, b"")
-    assert said == f"kestrel-cli: item 4 {refused}\nkestrel-cli: 3 items put; not put: 4 and all that follow\n"
+    assert said == f"kestrel-cli: item 4 {refused}\nkestrel-cli: 3 items put; not put: items 4 and all that follow\n"
     status, _, said = cli("put", "small", "f", "g")
-    assert said == f"kestrel-cli: item 1 {refused}\nkestrel-cli: 0 items put; not put: 1 to 2\n"
+    assert said == f"kestrel-cli: item 1 {refused}\nkestrel-cli: 0 items put; not put: items 1 to 2\n"
     assert take_all(server, b"small") == [b"a", b"b", b"c"]
-    assert cli("put", "small", *range(1200))[2].endswith("\nkestrel-cli: 3 items put; not put: 4 to 1200\n")
+    assert cli("put", "small", *range(1200))[2].endswith("\nkestrel-cli: 3 items put; not put: items 4 to 1200\n")
     assert cli("put", "--quiet", "small", "h") == (
         1,
         b"",
-        f"kestrel-cli: item 1 {refused}\nkestrel-cli: 0 items put; not put: 1\n",
+        f"kestrel-cli: item 1 {refused}\nkestrel-cli: 0 items put; not put: item 1\n",
     )
 
 
@@ -103,9 +103,9 @@ def test_items_put_after_a_refused_one_are_reported(server: Server, cli: Cli) ->
     status, _, said = cli("put", "picky", *["x", "yy", "x", "yy", "yy", "x"])
     assert status == 1
     assert said.startswith("kestrel-cli: item 2 was refused by a limit of the queue picky: maxItemSize = 1B\n")
-    assert said.endswith("\nkestrel-cli: 3 items put; not put: 2, 4 to 5\n")
+    assert said.endswith("\nkestrel-cli: 3 items put; not put: items 2, 4 to 5\n")
     assert cli("put", "picky", stdin=b"yy\nx\n" * 12)[2].endswith(
-        "\nkestrel-cli: 12 items put; not put: 1, 3, 5, 7, 9, 11, 13, 15 and 4 more, and 25 and all that follow\n"
+        "\nkestrel-cli: 12 items put; not put: items 1, 3, 5, 7, 9, 11, 13, 15 and 4 more, and 25 and all that follow\n"
     )
 
 
@@ -113,7 +113,7 @@ def test_items_put_after_a_refused_one_are_reported(server: Server, cli: Cli) ->
 def test_both_protocols_give_the_same_results(server: Server, cli: Cli, protocol: str) -> None:
     options = ["--protocol", protocol, "--server", f"127.0.0.1:{server.port_of(protocol)}"]
     status, _, said = cli(*options, "put", "small", stdin=b"a\nb\nc\nd\ne\n")
-    assert (status, said.partition("\n")[2]) == (1, "kestrel-cli: 3 items put; not put: 4 and all that follow\n")
+    assert (status, said.partition("\n")[2]) == (1, "kestrel-cli: 3 items put; not put: items 4 and all that follow\n")
     assert cli(*options, "peek", "small") == (0, b"a\n", "")
     assert cli(*options, "get", "--all", "small") == (0, b"a\nb\nc\n", "")
     assert cli(*options, "get", "small") == (1, b"", "")

@@ -96,12 +96,12 @@ def test_failed_load_reports_which_items_were_put(cli: Cli) -> None:
     assert said == (
         f"kestrel-cli: {server.address}: the server closed the connection before it answered; is the server still "
         "running? does it speak memcache there, without TLS?\n"
-        "kestrel-cli: 2 items put; perhaps put: 3\n"
+        "kestrel-cli: 2 items put; perhaps put: item 3\n"
     )
     with scripted(reset((b"".join(A_B_C), STORED))) as server:
         status, _, said = cli("--server", server.address, "put", "work", stdin=b"a\nb\nc\n")
     assert status == 3
-    assert said.endswith("\nkestrel-cli: 1 item put; perhaps put: 2 to 3; not put: 4 and all that follow\n")
+    assert said.endswith("\nkestrel-cli: 1 item put; perhaps put: items 2 to 3; not put: items 4 and all that follow\n")
 
 
 def test_items_sent_after_a_refusal_were_not_put(cli: Cli) -> None:
@@ -111,7 +111,7 @@ def test_items_sent_after_a_refusal_were_not_put(cli: Cli) -> None:
     assert status == 3
     assert said == (
         f"kestrel-cli: {server.address} refused or failed: the server is ReadOnly\n"
-        "kestrel-cli: 1 item put; not put: 2 to 3\n"
+        "kestrel-cli: 1 item put; not put: items 2 to 3\n"
     )
 
 
@@ -120,7 +120,7 @@ def test_uncertain_load_ends_despite_another_server(cli: Cli, monkeypatch: pytes
     with scripted(talk((b"".join(A_B_C), b"SERVER_ERROR disk full\r\n" + STORED))) as one, scripted() as two:
         status, out, said = cli("--server", one.address, "--server", two.address, "put", "work", "a", "b", "c")
     assert (status, out) == (3, b"")
-    assert said.endswith("\nkestrel-cli: 1 item put; perhaps put: 3; not put: 1\n")
+    assert said.endswith("\nkestrel-cli: 1 item put; perhaps put: item 3; not put: item 1\n")
 
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["memcache", "thrift"])
@@ -287,7 +287,7 @@ def test_ctrl_c_in_a_load_reports_the_items_put(server: Server) -> None:
         process.send_signal(signal.SIGINT)
         out, said = process.communicate()
     assert (process.returncode, out) == (130, b"")
-    assert said == b"kestrel-cli: interrupted; 3 items put; not put: 4 and all that follow\n"
+    assert said == b"kestrel-cli: interrupted; 3 items put; not put: items 4 and all that follow\n"
 
 
 def test_ctrl_c_ends_a_monitor(server: Server) -> None:

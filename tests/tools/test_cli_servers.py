@@ -162,7 +162,7 @@ def test_status_is_shown_and_changed(server: Server, cli: Cli) -> None:
     assert status == 3
     assert said == (
         f"kestrel-cli: 127.0.0.1:{server.port} refused or failed: the server is ReadOnly\n"
-        "kestrel-cli: 0 items put; not put: 1\n"
+        "kestrel-cli: 0 items put; not put: item 1\n"
     )
     assert cli("status", "Up") == (0, b"Up\n", "")
 

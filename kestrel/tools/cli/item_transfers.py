@@ -70,7 +70,7 @@ class BatchLoad:
         """
         said = [f"{count(self.stored, 'item')} put"]
         if self._unknown:
-            said.append(f"perhaps put: {_format_ranges(self._unknown)}")
+            said.append(f"perhaps put: {_show_items(self._unknown)}")
         not_put = list(self._not_put)
         if total is None:
             # Report the last items that were not put and the ones not sent as one range.
@@ -78,9 +78,9 @@ class BatchLoad:
             while not_put and not_put[-1] == first_after - 1:
                 first_after = not_put.pop()
             before = f"{_format_ranges(not_put)}, and " if not_put else ""
-            said.append(f"not put: {before}{first_after} and all that follow")
+            said.append(f"not put: items {before}{first_after} and all that follow")
         elif not_put := [*not_put, *range(self._sent + 1, total + 1)]:
-            said.append(f"not put: {_format_ranges(not_put)}")
+            said.append(f"not put: {_show_items(not_put)}")
         return "; ".join(said)
 
     def _put_batch(self, batch: Sequence[bytes]) -> None:
@@ -179,6 +179,11 @@ class BatchLoad:
                     raise
         if refusal is not None:
             raise refusal
+
+
+def _show_items(numbers: Sequence[int]) -> str:
+    """Return the numbers of items as text, such as "item 4" or "items 1 to 3, 5"."""
+    return f"{'item' if len(numbers) == 1 else 'items'} {_format_ranges(numbers)}"
 
 
 def _format_ranges(numbers: Sequence[int]) -> str:
