@@ -129,7 +129,8 @@ def threads(server_view: ServerView, request: AdminRequest) -> AdminResponse:
 def health(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """Return 200 as long as the reactor runs.
 
-    The response lists up to 100 queues whose storage has failed. They are not an error, since a restart may not help.
+    The response lists up to 100 queues whose storage has failed, and says why the storage refuses all puts. These are
+    not errors, since a restart may not help.
     """
     failed = [show_name(queue.name) for queue in server_view.manager.all_queues() if queue.store.failure]
     return json_response(
@@ -138,6 +139,7 @@ def health(server_view: ServerView, request: AdminRequest) -> AdminResponse:
             "status": server_view.control.status.published.value,
             "ready": _why_not(server_view) is None,
             "failed_queues": failed[:100],
+            "puts_refused": server_view.manager.refusal,
         }
     )
 

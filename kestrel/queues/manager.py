@@ -380,6 +380,11 @@ class QueueManager:
         self.counters.total_items += len(targets)
         return {queue.name: queue.item_was_put(len(data), expiry_ms) for queue in targets}
 
+    @property
+    def refusal(self) -> str | None:
+        """Reason why the durable storage refuses all puts now, such as a full disk, or None."""
+        return self._storage.refusal
+
     def _store(self, targets: list[Queue], data: bytes, expiry_ms: int) -> None:
         """Store the item in all queues or none: only the first storage can refuse after its check."""
         add_ms = self.now_ms()

@@ -289,7 +289,13 @@ def test_a_head_that_is_only_on_disk_is_read_first() -> None:
 
 
 def test_health_and_readiness(admin: Admin) -> None:
-    assert admin.get("/health").json == {"health": "ok", "status": "Up", "ready": True, "failed_queues": []}
+    assert admin.get("/health").json == {
+        "health": "ok",
+        "status": "Up",
+        "ready": True,
+        "failed_queues": [],
+        "puts_refused": None,
+    }
     assert admin.get("/ready").json == {"ready": True}
     admin.post("/api/status/ReadOnly")
     assert (admin.get("/health").status, admin.get("/health").json["ready"]) == (200, False)
@@ -322,3 +328,13 @@ def test_ping_and_server_info(admin: Admin) -> None:
 def test_threads_are_shown_with_their_stacks(admin: Admin) -> None:
     threads = admin.get("/threads").json["threads"]
     assert any("test_threads_are_shown" in " ".join(each["stack"]) for each in threads.values())
+
+
+def test_full_disk_is_in_health_and_metrics() -> None:
+    storage = SteppedStorage()
+    admin = Admin(storage=storage)
+    assert b"kestrel_puts_refused 0.0\n" in admin.get("/metrics").body
+    storage.refusal = "disk full"
+    assert admin.get("/health").json["puts_refused"] == "disk full"
+    assert admin.get("/ready").json == {"ready": True}
+    assert b"kestrel_puts_refused 1.0\n" in admin.get("/metrics").body

@@ -35,6 +35,7 @@ PANELS: Final = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row
 
 NOT_SHOWN: Final = {
     "kestrel_curr_connections": "the sum of kestrel_connections",
+    "kestrel_puts_refused": "an alert reports it",
     "kestrel_queue_created_seconds": "constant while a queue is open",
     "kestrel_queue_scroll_done_ranges": "a detail of the reader file of a scroll",
     "kestrel_queue_total_items_total": "kestrel_queue_put_items_total, and the items loaded at the start",
