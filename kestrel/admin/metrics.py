@@ -157,7 +157,8 @@ def _of_server(
         float(snapshot.reserved_memory_ratio),
     )
     refuses_puts = int(server_view.manager.refusal is not None)
-    yield GaugeMetricFamily("kestrel_puts_refused", "1 if the storage refuses all puts, as on a full disk", refuses_puts)
+    meaning = "1 if the storage refuses all puts, as on a full disk"
+    yield GaugeMetricFamily("kestrel_puts_refused", meaning, refuses_puts)
     published = server_view.control.status.published
     statuses = {each.value: each is published for each in StatusLevel}
     yield _gauges("kestrel_status", "1 for the current status of the server", "status", statuses)
