@@ -383,7 +383,7 @@ def move(server_view: ServerView, request: AdminRequest, name: bytes) -> AdminRe
 
 
 def stop_move(server_view: ServerView, request: AdminRequest, name: bytes) -> AdminResponse:
-    """Stop moving items from a queue. Items that are already on their way still arrive."""
+    """Stop moving items from a queue. Items that are being put still arrive, and the others go back."""
     transfer = server_view.transfers.of(name)
     if transfer is None or not transfer.is_running:
         raise HttpError(409, f"no items of {show_name(name)} are moving")

@@ -29,6 +29,20 @@ def start(server: MemoryServer, source: bytes, target: bytes, count: int = ALL) 
     return transfers_of(server).start(server.manager.queue(source), target, count)
 
 
+def waiting_for_failed_target() -> tuple[SteppedStorage, MemoryServer, Transfer]:
+    """Return a storage, its server, and a transfer of ten items from "errors" to "work", whose storage has failed."""
+    storage = SteppedStorage()
+    server = MemoryServer(storage)
+    client = server.connect()
+    put(client, b"errors", *numbered(0, 10))
+    create(client, b"work")
+    server.manager.queue(b"work").store.failure = "disk failed"
+    storage.reopen_refusal = "disk failed"
+    transfer = start(server, b"errors", b"work")
+    server.settle()
+    return storage, server, transfer
+
+
 @pytest.mark.parametrize("count", [0, 1, MAX_UNDER_WAY + 1, 500, ALL])
 def test_the_first_items_move_in_order(count: int) -> None:
     server = MemoryServer()
@@ -106,20 +120,12 @@ def test_a_full_target_ends_it_and_refused_items_keep_order_and_error_count() ->
 
 
 def test_a_target_whose_storage_fails_delays_it() -> None:
-    storage = SteppedStorage()
-    server = MemoryServer(storage)
-    client = server.connect()
-    put(client, b"errors", *numbered(0, 10))
-    create(client, b"work")
-    server.manager.queue(b"work").store.failure = "disk failed"
-    storage.reopen_refusal = "disk failed"
-    transfer = start(server, b"errors", b"work")
-    server.settle()
+    storage, server, transfer = waiting_for_failed_target()
     assert (transfer.moved, transfer.is_running, transfer.delay) == (0, True, "disk failed")
     storage.reopen_refusal = None
     server.advance(MOVE_RETRY_S)
     assert (transfer.moved, transfer.is_running, transfer.delay) == (10, False, None)
-    assert items(client, b"work") == numbered(0, 10)
+    assert items(server.connect(), b"work") == numbered(0, 10)
 
 
 @pytest.mark.parametrize("way", ["deleted", "failed"])
@@ -267,20 +273,12 @@ def test_a_target_that_keeps_no_item_gets_none() -> None:
 
 
 def test_a_stop_puts_back_items_that_wait_for_a_failed_target() -> None:
-    storage = SteppedStorage()
-    server = MemoryServer(storage)
-    client = server.connect()
-    put(client, b"errors", *numbered(0, 10))
-    create(client, b"work")
-    server.manager.queue(b"work").store.failure = "disk failed"
-    storage.reopen_refusal = "disk failed"
-    transfer = start(server, b"errors", b"work")
-    server.settle()
+    _, server, transfer = waiting_for_failed_target()
     assert transfer.is_running
     transfer.stop("it was stopped")
     server.settle()
     assert (transfer.moved, transfer.is_running, transfer.reason) == (0, False, "it was stopped")
-    assert items(client, b"errors") == numbered(0, 10)
+    assert items(server.connect(), b"errors") == numbered(0, 10)
 
 
 def test_it_stops_when_the_server_takes_no_writes() -> None:

@@ -166,13 +166,18 @@ def test_changed_file_and_later_ones_are_replayed(hundred: Path, changed: str) -
     assert {path.name for path in rotated(hundred)[10:]} <= {*names}
 
 
-def damage_silently(path: Path, offset: int) -> None:
-    """Change a byte of a file as a bad disk would: the time of its last write stays."""
+def damage_silently(path: Path, offset: int, data: bytes = b"\xee") -> None:
+    """Change bytes of a file as a bad disk would: the time of its last write stays."""
     status = path.stat()
     with path.open("r+b") as file:
         file.seek(offset)
-        file.write(b"\xee")
+        file.write(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def swallow_second_item(path: Path, second: bytes) -> None:
+    """Change the size of the first item of a file so that the record of the second one becomes a part of it."""
+    damage_silently(path, 1, bytes([path.read_bytes()[1] + len(addx(second))]))
 
 
 def test_damage_in_a_skipped_file_is_repaired_when_it_is_read(hundred: Path) -> None:
@@ -362,12 +367,7 @@ def test_file_of_any_time_is_skipped(hundred: Path) -> None:
 
 
 def test_head_that_is_not_there_causes_a_replay_of_all(hundred: Path) -> None:
-    victim = rotated(hundred)[2]
-    contents = bytearray(victim.read_bytes())
-    contents[1] += len(addx(b"10"))  # the first item swallows the second one
-    status = victim.stat()
-    victim.write_bytes(contents)
-    os.utime(victim, ns=(status.st_atime_ns, status.st_mtime_ns))
+    swallow_second_item(rotated(hundred)[2], b"10")
     found = read_to_the_end(hundred, SMALL)
     assert {*numbered(*range(15, 100))} <= found
 
@@ -376,12 +376,7 @@ def test_missing_items_at_the_end_cause_a_replay_of_all(tmp_path: Path) -> None:
     journal = started(tmp_path, SMALL)
     journal.put_each(*numbered(*range(10)))
     journal.close()
-    victim = rotated(tmp_path)[0]
-    contents = bytearray(victim.read_bytes())
-    contents[1] += len(addx(b"1"))
-    status = victim.stat()
-    victim.write_bytes(contents)
-    os.utime(victim, ns=(status.st_atime_ns, status.st_mtime_ns))
+    swallow_second_item(rotated(tmp_path)[0], b"1")
     found = read_to_the_end(tmp_path, SMALL)
     assert {*numbered(*range(2, 10))} <= found
 

@@ -126,8 +126,6 @@ class JournalMaintenance:
         most_bytes = min(settings.default_journal_size_bytes, settings.max_journal_size_bytes)
         is_disk_full = self._resources.disk_reserve.refusal is not None
         is_small = current_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes
-        unlogged_bytes = current_bytes - queue.checkpoint_offset
-        is_checkpoint_due = queue.needs_checkpoint or unlogged_bytes >= CHECKPOINT_BYTES
         if is_small and not queue.history.rotated and not is_disk_full:
             # Fast path: the current file is the only one, and most writes need no work.
             return None
@@ -137,6 +135,8 @@ class JournalMaintenance:
         if compaction is Compaction.NONE and may_begin and is_disk_full:
             return self._make_full_disk_plan(limits)
         if compaction is Compaction.NONE:
+            unlogged_bytes = current_bytes - queue.checkpoint_offset
+            is_checkpoint_due = queue.needs_checkpoint or unlogged_bytes >= CHECKPOINT_BYTES
             rotates = self._may_rotate(limits)
             return _Plan(queue.boundary(), compaction, None, rotates=rotates) if rotates or is_checkpoint_due else None
         end, is_pack = queue.boundary(), compaction is Compaction.PACK
