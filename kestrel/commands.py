@@ -7,7 +7,7 @@ They are checked where a queue is looked up, not here.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Any
+from typing import Any, Final
 
 
 class Command:
@@ -56,6 +56,37 @@ class Put(OptionalReplyCommand):
         self.expiry_is_relative = expiry_is_relative
         self.stops_at_refusal = stops_at_refusal
         self.wants_reply = wants_reply
+
+
+MAX_DELAY_MS: Final = 10 * 365 * 86_400_000
+"""Limit of a delay: ten years."""
+
+
+class DelayedPut(Put):
+    """Append items to a queue `delay_ms` from now, 1 to `MAX_DELAY_MS`. Until then they are not visible in it."""
+
+    __slots__ = ("delay_ms",)
+
+    def __init__(
+        self,
+        queue: bytes,
+        items: Sequence[bytes],
+        expiry_ms: int,
+        expiry_is_relative: bool,
+        delay_ms: int,
+        *,
+        stops_at_refusal: bool = False,
+        wants_reply: bool = True,
+    ) -> None:
+        super().__init__(
+            queue,
+            items,
+            expiry_ms,
+            expiry_is_relative,
+            stops_at_refusal=stops_at_refusal,
+            wants_reply=wants_reply,
+        )
+        self.delay_ms = delay_ms
 
 
 class Get(Command):

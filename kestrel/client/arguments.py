@@ -5,10 +5,11 @@ Invalid arguments raise TypeError or ValueError before anything is sent.
 
 from __future__ import annotations
 
-from math import isfinite
+from math import ceil, isfinite
 from typing import Final, TypeAlias
 
 from kestrel.client.errors import RequestError
+from kestrel.commands import MAX_DELAY_MS
 from kestrel.errors import BadQueueName
 from kestrel.tls import TlsOptions
 
@@ -62,6 +63,20 @@ def expiry_ms(expires_in: float | None) -> int:
     if _finite("expires_in", expires_in) <= 0:
         raise RequestError("expires_in must be more than 0")
     return max(1, round(expires_in * 1000))
+
+
+def delay_ms(delay: float | None) -> int:
+    """Convert a delay in seconds to milliseconds, rounded up. None becomes 0.
+
+    Raises `RequestError` if it is negative or longer than `MAX_DELAY_MS`, and TypeError or ValueError for no finite
+    number.
+    """
+    if delay is None:
+        return 0
+    ms = ceil(_finite("delay", delay) * 1000)
+    if not 0 <= ms <= MAX_DELAY_MS:
+        raise RequestError(f"delay must be 0 to {MAX_DELAY_MS // 1000} seconds")
+    return ms
 
 
 def check_options(timeout_s: float, tls: TlsOptions | None) -> None:

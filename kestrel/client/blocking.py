@@ -218,15 +218,17 @@ class BlockingClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def put(self, queue: Name, data: bytes, expires_in: float | None = None) -> bool:
+    def put(self, queue: Name, data: bytes, expires_in: float | None = None, *, delay: float | None = None) -> bool:
         """Put an item. Return True if it was stored, False if a limit of the queue refused it.
 
-        It expires after `expires_in` seconds; memcache rounds up to whole seconds, fewer than 1,000,000. If every
-        server refuses or fails, the error of the last one is raised.
+        It expires after `expires_in` seconds; memcache rounds up to whole seconds, fewer than 1,000,000. It becomes
+        visible after `delay` seconds. If every server refuses or fails, the error of the last one is raised.
         """
-        return run_blocking(self._requests.put(queue, data, expires_in))
+        return run_blocking(self._requests.put(queue, data, expires_in, delay=delay))
 
-    def put_many(self, queue: Name, items: Iterable[bytes], expires_in: float | None = None) -> int:
+    def put_many(
+        self, queue: Name, items: Iterable[bytes], expires_in: float | None = None, *, delay: float | None = None
+    ) -> int:
         """Put items, and return how many were stored. A limit of the queue may refuse the others individually.
 
         Items are sent in batches. Each batch is sent to one server, and items that it refuses to another. If this
@@ -234,7 +236,7 @@ class BlockingClient:
         it has not processed later items. On thrift a `ServerError` applies to a whole batch. After a disk failure part
         of that batch may be stored, and then be stored twice.
         """
-        return run_blocking(self._requests.put_many(queue, items, expires_in))
+        return run_blocking(self._requests.put_many(queue, items, expires_in, delay=delay))
 
     def get(self, queue: Name, timeout: float = 0) -> bytes | None:
         """Remove an item from the queue and return it. Return None if there was none for `timeout` seconds.

@@ -53,17 +53,19 @@ class MemcacheDialect:
         """Return the maker of the calls that only memcache has. Raises `RequestError` on thrift."""
         return self._calls
 
-    def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> Sequence[tuple[int, Call[int]]]:
+    def put(
+        self, queue: bytes, items: Sequence[bytes], expiry_ms: int, delay_ms: int = 0
+    ) -> Sequence[tuple[int, Call[int]]]:
         """Return calls that together put the items in order, as pairs of the number of items and the call.
 
         A call's value is the number of items stored. If fewer are stored, a limit of the queue refused the next item or
         the server failed on it. The rest of that call was not tried. `expiry_ms` counts from now; 0 is never. It is
-        rounded up to the resolution of the protocol.
+        rounded up to the resolution of the protocol. The items become visible after `delay_ms`.
         """
         expiry_s = ceil(expiry_ms / 1000)
         if expiry_s >= LONGEST_EXPIRY_S:
             raise RequestError(f"memcache does not support an expiry of {LONGEST_EXPIRY_S} seconds or more from now")
-        return [(1, self._calls.put(queue, data, expiry_s).then(int)) for data in items]
+        return [(1, self._calls.put(queue, data, expiry_s, delay_ms).then(int)) for data in items]
 
     def get(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
         """Remove the head. The value is None if there was none for `wait_ms`."""
@@ -115,8 +117,10 @@ class ThriftDialect:
     def memcache(self) -> MemcacheCalls:
         raise RequestError("thrift has no such request; use the memcache protocol")
 
-    def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> Sequence[tuple[int, Call[int]]]:
-        return [(len(items), self._calls.put(queue, items, expiry_ms))]
+    def put(
+        self, queue: bytes, items: Sequence[bytes], expiry_ms: int, delay_ms: int = 0
+    ) -> Sequence[tuple[int, Call[int]]]:
+        return [(len(items), self._calls.put(queue, items, expiry_ms, delay_ms))]
 
     def get(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
         return self._calls.get(queue, 1, wait_ms).then(lambda items: items[0].data if items else None)

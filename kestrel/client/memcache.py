@@ -41,17 +41,18 @@ class MemcacheCalls:
 
     # Items.
 
-    def put(self, queue: bytes, data: bytes, expiry_s: int = 0) -> Call[bool]:
+    def put(self, queue: bytes, data: bytes, expiry_s: int = 0, delay_ms: int = 0) -> Call[bool]:
         """Put an item. The value is True if it was stored, False if a limit of the queue refused it.
 
         `expiry_s` has the meaning of the wire: 0 is never, values below 1,000,000 are seconds from now, others seconds
-        since the epoch.
+        since the epoch. With `delay_ms`, the item becomes visible after that time.
         """
         check_queue_name(queue)
         check_item(data)
         if len(data) > self._max_item_bytes:
             raise RequestError(f"item too large; limit={self._max_item_bytes}")
-        request = b"set %b 0 %d %d\r\n%b\r\n" % (queue, _checked(expiry_s), len(data), data)
+        key = b"%b/delay=%d" % (queue, delay_ms) if delay_ms else queue
+        request = b"set %b 0 %d %d\r\n%b\r\n" % (key, _checked(expiry_s), len(data), data)
         return self._call(request, _one_of({b"STORED": True, b"NOT_STORED": False}))
 
     def get(

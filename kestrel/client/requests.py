@@ -16,7 +16,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from kestrel.client.arguments import Name, expiry_ms, name_bytes, to_milliseconds
+from kestrel.client.arguments import Name, delay_ms, expiry_ms, name_bytes, to_milliseconds
 from kestrel.client.call import Call, Stream
 from kestrel.client.choice import RandomChoice, ServerChoices, naming_server
 from kestrel.client.dialect import Dialect
@@ -52,6 +52,11 @@ class AsyncConnection(Protocol):
         """Close the connection at once. Over memcache, the server returns open reads to their queues."""
 
 
+class _PutTimes(NamedTuple):
+    expiry_ms: int
+    delay_ms: int
+
+
 S = TypeVar("S", bound=Hashable)
 C = TypeVar("C", bound=AsyncConnection)
 
@@ -74,46 +79,50 @@ class AsyncRequests(ABC, Generic[S, C]):
 
     # Putting.
 
-    async def put(self, queue: Name, data: bytes, expires_in: float | None = None) -> bool:
+    async def put(
+        self, queue: Name, data: bytes, expires_in: float | None = None, *, delay: float | None = None
+    ) -> bool:
         """Put an item. Return True if it was stored, False if a limit of the queue refused it.
 
-        It expires after `expires_in` seconds; memcache rounds up to whole seconds, fewer than 1,000,000. If every
-        server refuses or fails, the error of the last one is raised.
+        It expires after `expires_in` seconds; memcache rounds up to whole seconds, fewer than 1,000,000. It becomes
+        visible after `delay` seconds. If every server refuses or fails, the error of the last one is raised.
         """
-        name, ms = name_bytes(queue), expiry_ms(expires_in)
+        name, times = name_bytes(queue), _PutTimes(expiry_ms(expires_in), delay_ms(delay))
 
         async def ask(server: S) -> int:
-            [(_, call)] = self._dialect.put(name, [data], ms)
+            [(_, call)] = self._dialect.put(name, [data], *times)
             return await self._ask(server, call)
 
         return bool(await self._somewhere(self._roster.writes, ask, repeats=self._repeats))
 
-    async def put_many(self, queue: Name, items: Iterable[bytes], expires_in: float | None = None) -> int:
+    async def put_many(
+        self, queue: Name, items: Iterable[bytes], expires_in: float | None = None, *, delay: float | None = None
+    ) -> int:
         """Put items, and return how many were stored. A limit of the queue may refuse the others individually.
 
         Items are sent in batches. Each batch is sent to one server, and items that it refuses to another. If this
         raises, any of the items may have been stored. On thrift a `ServerError` applies to a whole batch. After a disk
         failure part of that batch may be stored, and then be stored twice.
         """
-        name, ms = name_bytes(queue), expiry_ms(expires_in)
+        name, times = name_bytes(queue), _PutTimes(expiry_ms(expires_in), delay_ms(delay))
         stored = 0
         for batch in batches(items):
-            stored += await self._put_batch(name, batch, ms)
+            stored += await self._put_batch(name, batch, times)
         return stored
 
-    async def _put_batch(self, queue: bytes, items: Sequence[bytes], ms: int) -> int:
+    async def _put_batch(self, queue: bytes, items: Sequence[bytes], times: _PutTimes) -> int:
         check_queue_name(queue)  # before a connection is made
         batch = PutBatch(items)
 
         async def send(connection: C) -> None:
-            sizes_and_calls = self._dialect.put(queue, batch.left, ms)
+            sizes_and_calls = self._dialect.put(queue, batch.left, *times)
             answers = await connection.answers([call for _, call in sizes_and_calls])
             batch.answered([size for size, _ in sizes_and_calls], answers)
 
         await self._somewhere(self._roster.writes, lambda server: self._share(server, send), repeats=self._repeats)
         stored = batch.stored
         for data in batch.untried:
-            stored += await self._put_batch(queue, [data], ms)
+            stored += await self._put_batch(queue, [data], times)
         return stored
 
     # Getting.

@@ -69,10 +69,10 @@ class ThriftCalls:
 
     # Items.
 
-    def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int = 0) -> Call[int]:
+    def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int = 0, delay_ms: int = 0) -> Call[int]:
         """Put items in order, until a limit of the queue refuses one. The value is the number of stored items.
 
-        `expiry_ms` counts from now; 0 is never.
+        `expiry_ms` counts from now; 0 is never. With `delay_ms`, the items become visible after that time.
         """
         for data in items:
             check_item(data)
@@ -83,6 +83,7 @@ class ThriftCalls:
             binary.list_field(2, binary.STRING, len(items)),
             *map(binary.binary, items),
             _i32(3, expiry_ms),
+            *([_i64(4, delay_ms)] if delay_ms else ()),
         ]
         return self._call(b"put", arguments, binary.I32, partial(_count, most=len(items)))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from kestrel.commands import MAX_DELAY_MS
+
 _HTTP: Final = re.compile(
     rb"(?:^|.*\s)HTTP/\d"  # a request line, whatever its method
     rb"|(?:CONNECT|HEAD|OPTIONS|PATCH|POST|PRI|TRACE)(?:\s|$)"
@@ -16,7 +18,7 @@ _TLS: Final = re.compile(rb"\x16\x03[\x00-\x04]")
 
 
 class BadNumber(Exception):
-    """A word that is not a signed 32-bit decimal."""
+    """A word that is not a number in the range that is required."""
 
 
 def split_words(line: bytes) -> list[bytes]:
@@ -48,6 +50,13 @@ def parse_int32(word: bytes) -> int:
     if not -(1 << 31) <= value < 1 << 31:
         raise BadNumber
     return value
+
+
+def parse_delay_ms(word: bytes) -> int:
+    """Parse a delay in milliseconds, 0 to `MAX_DELAY_MS`, or raise `BadNumber`."""
+    if not word.isdigit() or len(word) > 32 or int(word) > MAX_DELAY_MS:
+        raise BadNumber
+    return int(word)
 
 
 def encode_one_line(reason: str) -> bytes:

@@ -13,7 +13,14 @@ from kestrel import commands, errors
 from kestrel.escaping import escape_non_ascii
 from kestrel.protocols.buffer import CRLF, NoLineEnd
 from kestrel.protocols.codec import Codec, Stat
-from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, encode_one_line, parse_int32, split_words
+from kestrel.protocols.line_parsing import (
+    BadNumber,
+    detect_other_protocol,
+    encode_one_line,
+    parse_delay_ms,
+    parse_int32,
+    split_words,
+)
 
 MAX_LINE_BYTES: Final = 8 * 1024
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
@@ -26,6 +33,8 @@ _MAX_CACHED_LINE_BYTES: Final = 128
 """Limit of a cached line. Longer lines are parsed each time, so that the cache takes three megabytes at most."""
 
 _UNSUPPORTED_STORES: Final = frozenset({b"add", b"replace", b"append", b"prepend", b"cas"})
+
+_BAD_DELAY: Final = f"delay= takes milliseconds from 0 to {commands.MAX_DELAY_MS}"
 
 _NOREPLY: Final = b"noreply"
 """The last word of a request that is not answered."""
@@ -56,12 +65,20 @@ _ERRORS: Final[tuple[tuple[type[Exception], bytes, bool], ...]] = (
 class _AnnouncedSet:
     """A `set` line whose data has not arrived. `problem` is the reason why it will not be stored."""
 
-    __slots__ = ("closes", "expiry_is_relative", "expiry_ms", "problem", "queue", "size", "wants_reply")
+    __slots__ = ("closes", "delay_ms", "expiry_is_relative", "expiry_ms", "problem", "queue", "size", "wants_reply")
 
     def __init__(
-        self, queue: bytes, expiry_s: int, size: int, problem: str | None, closes: bool, wants_reply: bool
+        self,
+        queue: bytes,
+        delay_ms: int,
+        expiry_s: int,
+        size: int,
+        problem: str | None,
+        closes: bool,
+        wants_reply: bool,
     ) -> None:
         self.queue = queue
+        self.delay_ms = delay_ms
         self.expiry_ms = expiry_s * 1000
         self.expiry_is_relative = expiry_s < _ABSOLUTE_EXPIRY_S
         self.size = size
@@ -132,9 +149,11 @@ class MemcacheCodec(Codec):
             if announced.closes:
                 return self._out_of_step(announced.problem, wants_reply)
             return commands.Malformed(announced.problem, closes=False, wants_reply=wants_reply)
-        return commands.Put(
-            announced.queue, (data,), announced.expiry_ms, announced.expiry_is_relative, wants_reply=wants_reply
-        )
+        queue, expiry_ms, is_relative = announced.queue, announced.expiry_ms, announced.expiry_is_relative
+        if announced.delay_ms:
+            delay_ms = announced.delay_ms
+            return commands.DelayedPut(queue, (data,), expiry_ms, is_relative, delay_ms, wants_reply=wants_reply)
+        return commands.Put(queue, (data,), expiry_ms, is_relative, wants_reply=wants_reply)
 
     def _out_of_step(self, reason: str, wants_reply: bool = True) -> commands.Malformed:
         """Drop the rest of the stream, which cannot be parsed reliably after this error."""
@@ -262,7 +281,12 @@ def _set(words: list[bytes]) -> commands.Command | _AnnouncedSet:
         expiry_s = parse_int32(words[3])
     except BadNumber:
         problem = problem or "expiry is not a number"
-    return _AnnouncedSet(words[1], expiry_s, size, problem, closes, wants_reply)
+    queue, has_delay, delay = words[1].partition(b"/delay=")
+    try:
+        delay_ms = parse_delay_ms(delay) if has_delay else 0
+    except BadNumber:
+        delay_ms, problem = 0, problem or _BAD_DELAY
+    return _AnnouncedSet(queue, delay_ms, expiry_s, size, problem, closes, wants_reply)
 
 
 def _get(words: list[bytes]) -> commands.Command:

@@ -13,7 +13,14 @@ from typing import Final, NamedTuple
 from kestrel import commands, errors
 from kestrel.escaping import show_name
 from kestrel.protocols.codec import Codec, Stat
-from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, encode_one_line, parse_int32, split_words
+from kestrel.protocols.line_parsing import (
+    BadNumber,
+    detect_other_protocol,
+    encode_one_line,
+    parse_delay_ms,
+    parse_int32,
+    split_words,
+)
 
 MAX_LINE_BYTES: Final = 8 * 1024
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
@@ -25,6 +32,7 @@ PARTIAL_PUT_ITEM_OVERHEAD_BYTES: Final = 56
 
 _KESTREL_OPERATION_NAMES: Final[dict[type[commands.Command], str]] = {
     commands.Put: "setItem",
+    commands.DelayedPut: "setItem",
     commands.Get: "getItem",
     commands.Monitor: "monitorUntil",
     commands.Flush: "flush",
@@ -252,6 +260,12 @@ def _optional_ms(arguments: list[bytes]) -> int:
 
 
 def _put(arguments: list[bytes]) -> commands.Command:
+    last = arguments[-1]
+    if len(arguments) > 1 and last.startswith(_DELAY):
+        delay_ms = parse_delay_ms(last.removeprefix(_DELAY))
+        if delay_ms:
+            return commands.DelayedPut(arguments[0], (), _optional_ms(arguments[:-1]), True, delay_ms)
+        arguments = arguments[:-1]
     return commands.Put(arguments[0], (), _optional_ms(arguments), True)
 
 
@@ -270,6 +284,9 @@ def _monitor(arguments: list[bytes]) -> commands.Command:
 def _confirm(arguments: list[bytes]) -> commands.Command:
     return commands.Confirm(arguments[0], parse_int32(arguments[1]))
 
+
+_DELAY: Final = b"delay="
+"""The beginning of the last argument of a put whose items become visible later."""
 
 _BAD_TIMEOUT: Final = "Error parsing timeout."
 
@@ -297,6 +314,7 @@ _SYNTAX: Final[dict[bytes, _CommandSyntax]] = {
 
 _HELP: Final = b"""\
 :put QUEUE [MS]:        put the lines that follow, up to an empty one; they expire after MS milliseconds
+:put QUEUE [MS] delay=N: as above; they become visible after N milliseconds
 :get QUEUE [MS]         confirm the open items and take the next one; wait up to MS milliseconds for it
 :peek QUEUE [MS]        confirm the open items and show the next one, without taking it
 :monitor QUEUE MS       confirm the open items and take those that arrive within MS milliseconds

@@ -47,3 +47,5 @@ class QueueContext:
         self.now_ms = now_ms
         self.put = put
         self.storage_failed = storage_failed
+        self.delayed_items_of: Callable[[bytes], int] = lambda name: 0
+        """Returns the number of delayed items of a queue."""

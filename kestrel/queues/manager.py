@@ -16,10 +16,11 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.config.resolved import ResolvedConfig
-from kestrel.errors import KestrelError, StorageRefused, TooManyQueues
+from kestrel.errors import BadQueueName, KestrelError, StorageRefused, TooManyQueues
 from kestrel.names import check_queue_name
 from kestrel.queues.context import PutByName, QueueContext
 from kestrel.queues.counters import ServerCounters
+from kestrel.queues.delayed_items import DELAYED_QUEUE, DelayedItems
 from kestrel.queues.flush_expired import ExpiredFlush, ExpiredFlushResult
 from kestrel.queues.limits import QueueLimits
 from kestrel.queues.queue import Queue
@@ -82,6 +83,8 @@ class QueueManager:
         self._context = QueueContext(
             self.barrier, scheduler, clock, now_ms, put_by_name or self.put_moved, self._reopening.begin
         )
+        self.delayed = DelayedItems(self._open_delayed_queue, self._context, self.memory_limit)
+        self._context.delayed_items_of = self.delayed.items_of
         measuring = cast("IMeasuring | None", IMeasuring(storage, None))
         if measuring is not None:
             measuring.measure = self._storage_measured
@@ -105,6 +108,9 @@ class QueueManager:
         (self.deleted_queue_histograms if queue is None else queue.histograms).add_storage_value(what, value)
 
     def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> None:
+        if DELAYED_QUEUE in loaded:
+            del loaded[DELAYED_QUEUE]
+            self.delayed.open()
         for name, store in loaded.items():
             if isinstance(store, Failure):
                 self._mark_failed_to_load(name)  # the storage has logged the reason
@@ -132,12 +138,12 @@ class QueueManager:
     def close(self, compacts: bool = False) -> Deferred[None]:
         """Commit the last changes and close the storage (`IStorage.close`). No queue may be used after this."""
         self._reopening.stop()
-        stopped = [queue.stop() for queue in self._queues.values()]
+        stopped = [self.delayed.stop(), *(queue.stop() for queue in self._queues.values())]
         self.barrier.end_of_tick()
         return DeferredList(stopped).addCallback(lambda _: self._close(compacts))
 
     def _close(self, compacts: bool) -> Deferred[None]:
-        for queue in self._queues.values():
+        for queue in self._opened_queues():
             queue.end()
         self.barrier.end_of_tick()
         return self._storage.close(compacts)
@@ -166,6 +172,8 @@ class QueueManager:
 
     def _create(self, name: bytes) -> Queue:
         check_queue_name(name)
+        if name == DELAYED_QUEUE:
+            raise BadQueueName("this queue name is reserved for delayed items")
         settings = self.settings_for(name)
         queue = self._make(name, self._storage_for(name, settings), settings)
         queue.touch()  # its creation must be durable as well, or its parent would not know it after a restart
@@ -264,6 +272,18 @@ class QueueManager:
     def children_of(self, name: bytes) -> Sequence[bytes]:
         return self._children.children_of(name)
 
+    def _open_delayed_queue(self) -> Queue:
+        settings = DelayedItems.settings(self.settings_for(DELAYED_QUEUE))
+        store = self._storage.queue(DELAYED_QUEUE, settings)
+        queue = Queue(DELAYED_QUEUE, settings, self._storage, store, self._context)
+        queue.touch()  # its creation must be durable as well
+        return queue
+
+    def _opened_queues(self) -> list[Queue]:
+        """Return every queue, and the hidden queue of delayed items if there is one."""
+        hidden = self.delayed.queue
+        return [*self._queues.values(), *(() if hidden is None else (hidden,))]
+
     def queues_including_masked(self) -> list[Queue]:
         """Return every queue, in no order."""
         return list(self._queues.values())
@@ -301,6 +321,19 @@ class QueueManager:
         if relays:
             self._count_relayed(relays, size)
         return None if is_refused else combine_batches(list(batches.values())) or _SAFE
+
+    def put_delayed(self, name: bytes, data: bytes, expiry_ms: int, due_ms: int) -> Batch | None:
+        """Store an item that is put to a queue or alias at `due_ms`, in milliseconds since the epoch.
+
+        Return the batch that the reply waits for. Return None if an item of its size is too large, or if there are too
+        many delayed items. If this raises a `KestrelError`, the item is not stored. The other limits are those of the
+        time at which it is due.
+        """
+        alias = self.aliases.get(name)
+        for each in (name,) if alias is None else alias.queues:
+            if self.queue(each).limits.is_too_large(len(data)):
+                return None
+        return self.delayed.put(name, data, due_ms, expiry_ms)
 
     def put_moved(
         self, name: bytes, data: bytes, done: Collection[bytes], expiry_ms: int
@@ -408,7 +441,9 @@ class QueueManager:
         if name in self.aliases:
             return None
         queue = self._queues.get(name) or self.existing(name)
-        return self._deletions.get(name) if queue is None else self._delete(queue)
+        if queue is None:
+            return self._deletions.get(name)
+        return _combine(self._delete(queue), self.delayed.drop(name))
 
     def expire(self, queue: Queue) -> None:
         self._delete(queue)
@@ -437,13 +472,19 @@ class QueueManager:
             self._failed_to_load.add(name)  # some of its data may still exist
 
     def flush(self, name: bytes) -> Batch | None:
-        """Drop a queue's items, except open reads. Return the batch to wait for, or None."""
+        """Drop a queue's items and its delayed items, except open reads. Return the batch to wait for, or None."""
         queue = self.existing(name)
-        return self._deletions.get(name) if queue is None else queue.flush()
+        if queue is None:
+            return self._deletions.get(name)
+        return _combine(queue.flush(), self.delayed.drop(name))
 
     def flush_all(self) -> Deferred[Batch | None]:
-        """Flush every usable queue that no alias masks, in slices. Fires with the batch of all of them, or None."""
-        batches: list[Batch] = []
+        """Flush every usable queue that no alias masks, in slices, and drop all delayed items.
+
+        Fires with the batch of all of them, or None.
+        """
+        dropped = self.delayed.drop_all()
+        batches = [] if dropped is None else [dropped]
 
         def flush(queue: Queue) -> None:
             if _is_usable(queue):
@@ -473,7 +514,7 @@ class QueueManager:
     def reopen_failed(self) -> bool:
         """Reopen all failed stores, for clients that wait or read figures. Return True if all of them are open."""
         are_open = True
-        for queue in list(self._queues.values()):
+        for queue in self._opened_queues():
             try:
                 queue.reopen()
             except KestrelError:
@@ -499,6 +540,7 @@ class QueueManager:
         for name in new:
             if name in self._queues:
                 self._queues[name].answer_all()
+        self.delayed.use_settings(config.settings_for(DELAYED_QUEUE))
         return self._scheduler.for_each(list(self._queues.values()), self._use_settings, RECONFIGURED_QUEUES_PER_SLICE)
 
     def _use_settings(self, queue: Queue) -> None:
@@ -529,6 +571,10 @@ class QueueManager:
         for name in names:
             if name in self._queues or name in self._failed_to_load:
                 log.warn("Alias {name!r} masks the queue of that name: clients cannot reach its items", name=name)
+
+
+def _combine(batch: Batch, dropped: Batch | None) -> Batch:
+    return batch if dropped is None else combine_batches([batch, dropped]) or batch
 
 
 def _is_usable(queue: Queue) -> bool:

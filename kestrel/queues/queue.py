@@ -193,6 +193,11 @@ class Queue(HeadOwner):
         head = store.peek() if store.failure is None else None
         return None if head is None else max(0, self._now_ms() - head.add_ms)
 
+    @property
+    def delayed_items(self) -> int:
+        """Number of items that become visible in this queue later."""
+        return self._context.delayed_items_of(self.name)
+
     def batch_is_safe(self, batch: Batch, now_s: float) -> None:
         """Add the time since `batch` began to the histograms of its puts and gets."""
         took_us = int((now_s - batch.began_s) * 1_000_000)

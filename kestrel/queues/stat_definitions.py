@@ -143,6 +143,9 @@ SERVER_STAT_DEFINITIONS: Final[tuple[StatDefinition[ServerSnapshot], ...]] = (
         "foreign_requests", "refused requests of other protocols (HTTP, TLS)", lambda of: of.counters.foreign_requests
     ),
     _label("build", "compiled or pure Python", lambda of: BUILD),
+    _gauge(
+        "delayed_items", "items of all queues that become visible later (delay)", lambda of: of.manager.delayed.items
+    ),
 )
 
 QUEUE_STAT_DEFINITIONS: Final[tuple[StatDefinition[QueueSnapshot], ...]] = (
@@ -172,6 +175,7 @@ QUEUE_STAT_DEFINITIONS: Final[tuple[StatDefinition[QueueSnapshot], ...]] = (
     _counter("moved_items", "items moved to other queues", lambda of: of.queue.moves.moved),
     _counter("refused_moves", "items that other queues refused", lambda of: of.queue.moves.refused),
     _gauge("oldest_age_msec", "age of the oldest item, ms", lambda of: of.queue.oldest_age_ms),
+    _gauge("delayed_items", "items that become visible later (delay)", lambda of: of.queue.delayed_items),
 )
 
 TRAFFIC_STAT_DEFINITIONS: Final[tuple[StatDefinition[QueueSnapshot], ...]] = (

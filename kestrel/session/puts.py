@@ -18,9 +18,7 @@ _PENDING_ITEM_OVERHEAD_BYTES: Final = 56
 def put(session: Session, command: commands.Put) -> None:
     """Append items to a queue or alias, and reply with the number of stored items."""
     session.access.check_put(command.queue)
-    expiry_ms = command.expiry_ms
-    if expiry_ms and command.expiry_is_relative:
-        expiry_ms = max(1, session.manager.now_ms() + expiry_ms)  # 0 would mean never
+    expiry_ms = command.expiry_ms and _absolute_expiry_ms(session, command)
     if len(command.items) == 1 and not (session.uncommitted.is_full and session.manager.is_durable(command.queue)):
         session.counters.cmd_set += 1
         batch = session.manager.put(command.queue, command.items[0], expiry_ms)
@@ -29,13 +27,28 @@ def put(session: Session, command: commands.Put) -> None:
         _SlicedPut(session, command, expiry_ms).begin()
 
 
+def put_delayed(session: Session, command: commands.DelayedPut) -> None:
+    """Store items that are put to a queue or alias later, and reply with the number of stored items."""
+    session.access.check_put(command.queue)
+    _SlicedPut(session, command, _absolute_expiry_ms(session, command), command.delay_ms).begin()
+
+
+def _absolute_expiry_ms(session: Session, command: commands.Put) -> int:
+    """Return the expiry time in milliseconds since the epoch, or 0 for never."""
+    if command.expiry_ms and command.expiry_is_relative:
+        return max(1, session.manager.now_ms() + command.expiry_ms)  # 0 would mean never
+    return command.expiry_ms
+
+
 class _SlicedPut:
     """A put of any number of items, which may take several ticks. The reply has the number of committed items."""
 
-    def __init__(self, session: Session, command: commands.Put, expiry_ms: int) -> None:
+    def __init__(self, session: Session, command: commands.Put, expiry_ms: int, delay_ms: int = 0) -> None:
         self._session = session
         self._command = command
         self._expiry_ms = expiry_ms
+        self._due_ms = session.manager.now_ms() + delay_ms if delay_ms else 0
+        """Time at which the items become visible, or 0 for now."""
         self._done = 0
         self._batches: dict[Batch, int] = {}
         """Number of items in each batch."""
@@ -107,8 +120,12 @@ class _SlicedPut:
     def _put(self, data: bytes) -> bool:
         """Put one item. Return False if no further item should be put."""
         self._session.counters.cmd_set += 1
+        manager, queue = self._session.manager, self._command.queue
         try:
-            batch = self._session.manager.put(self._command.queue, data, self._expiry_ms)
+            if self._due_ms:
+                batch = manager.put_delayed(queue, data, self._expiry_ms, self._due_ms)
+            else:
+                batch = manager.put(queue, data, self._expiry_ms)
         except KestrelError:
             if not self._batches:
                 raise
@@ -178,4 +195,4 @@ class _SlicedPut:
             self._session.uncommitted.cancel(self._waiter)
 
 
-PUTS: Final[Handlers] = {commands.Put: put}
+PUTS: Final[Handlers] = {commands.Put: put, commands.DelayedPut: put_delayed}

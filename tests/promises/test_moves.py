@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import permutations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +21,7 @@ from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.journal.handwritten import addx
 from tests.memcache_text import END, STORED, is_missing, items, put, set_, stat, value
+from tests.promises.watched_disk import WatchedDisk
 from tests.session.servers import end_commits
 
 GUIDE: Final = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
@@ -52,47 +52,6 @@ def warnings_about(events: Sequence[LogEvent], *names: str) -> list[str]:
 
 
 # Crashes at every disk operation.
-
-
-class WatchedDisk(FaultyDisk):
-    """A disk that copies a folder before each operation: as it is, and as a power failure would leave it.
-
-    Each write is split in two, so that a crash can also happen in the middle of one.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
-        self._is_watching = False
-        self.left_by_processes: list[Path] = []
-        self.left_by_machines: list[Path] = []
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Make copies while the block runs, and once at its end."""
-        self._is_watching = True
-        yield
-        self._keep()
-        self._is_watching = False
-
-    def _keep(self) -> None:
-        number = len(self.left_by_processes)
-        by_process = self._folder.with_name(f"process-{number}")
-        by_machine = self._folder.with_name(f"machine-{number}")
-        shutil.copytree(self._folder, by_process)
-        self.medium.copy(bytes(self._folder), bytes(by_machine))
-        self.left_by_processes.append(by_process)
-        self.left_by_machines.append(by_machine)
-
-    def _check(self, operation: str) -> None:
-        super()._check(operation)
-        if self._is_watching:
-            self._keep()
-
-    def write(self, descriptor: int, data: bytes) -> None:
-        half = len(data) // 2
-        super().write(descriptor, data[:half])
-        super().write(descriptor, data[half:])
 
 
 def contents_after(folder: Path, config: Config, *names: bytes) -> list[list[bytes]]:

@@ -213,6 +213,7 @@ def _add_commands(add: Callable[..., None]) -> None:
             "kestrel-cli put work -- -1 --not-an-option",
             "kestrel-cli put work <lines.txt",
             "kestrel-cli put --whole --expires-in 1h pictures <cat.jpg",
+            "kestrel-cli put --delay 10m reminders 'call back'",
             "kestrel-cli get --all --length-prefixed old | kestrel-cli put --length-prefixed new",
         ],
         _QUEUE,
@@ -225,6 +226,7 @@ def _add_commands(add: Callable[..., None]) -> None:
             flag("--whole", "standard input is one item"),
         ),
         option("--expires-in", "DURATION", wire_duration_s, "the items expire after this time"),
+        option("--delay", "DURATION", wire_duration_s, "the items become visible after this time"),
         _QUIET,
     )
     add(

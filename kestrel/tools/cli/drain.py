@@ -305,7 +305,7 @@ class _ItemMover:
     ) -> None:
         self._source = source
         self._queue = queue
-        self._load = BatchLoad(servers, target, None)
+        self._load = BatchLoad(servers, target)
         self._is_over = is_over
         self._progress = progress
         self._moved_bytes = 0

@@ -64,7 +64,7 @@ def put(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
         raise ToolFailed("--length-prefixed and --whole are for standard input: leave out the items", EX_USAGE)
     if not arguments.items and sys.stdin is None:
         raise ToolFailed("standard input is closed: give the items as arguments", EX_USAGE)
-    load = BatchLoad(servers, arguments.queue, expires_in_s)
+    load = BatchLoad(servers, arguments.queue, expires_in_s, arguments.delay)
     total = len(arguments.items) or None
     took = ""
     try:

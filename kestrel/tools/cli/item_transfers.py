@@ -11,6 +11,7 @@ from enum import IntEnum, auto
 from typing import Final
 
 from kestrel.address import Address
+from kestrel.client.arguments import delay_ms
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, NoServer, Refused, ServerError
 from kestrel.client.put_batch import batches
@@ -43,10 +44,13 @@ class BatchLoad:
     queue.
     """
 
-    def __init__(self, servers: CommandServers, queue: bytes, expires_in_s: float | None) -> None:
+    def __init__(
+        self, servers: CommandServers, queue: bytes, expires_in_s: float | None = None, delay_s: float | None = None
+    ) -> None:
         self._servers = servers
         self._queue = queue
         self._expiry_ms = 0 if expires_in_s is None else round(expires_in_s * 1000)
+        self._delay_ms = delay_ms(delay_s)
         self.stored = 0
         """Number of items known to be in the queue."""
         self._sent = 0
@@ -151,7 +155,8 @@ class BatchLoad:
         Raise `Refused` if the server refused a request, and `ConnectionFailed` if the connection failed.
         """
         positions = [position for position, fate in enumerate(fates) if fate is _PutOutcome.NOT_PUT]
-        calls = self._servers.dialect.put(self._queue, [batch[position] for position in positions], self._expiry_ms)
+        items = [batch[position] for position in positions]
+        calls = self._servers.dialect.put(self._queue, items, self._expiry_ms, self._delay_ms)
         refusal: Refused | None = None
         done = 0
         with self._servers.pool.using(address) as connection:

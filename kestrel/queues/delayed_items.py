@@ -1,0 +1,328 @@
+"""Delayed items: a client puts an item now, and it becomes visible in its queue later.
+
+All delayed items are stored in one hidden queue, `DELAYED_QUEUE`. The data of each begins with a line: the time when it
+is due, its expiry time, and its target. `DelayedItems` is the only consumer of the hidden queue. It takes each item as
+an open read, and moves it to its target when it is due (`kestrel.queues.moves`). So delayed items survive restarts as
+open reads do, and a crash may duplicate an item that is moving but never loses one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from attrs import evolve
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.config.model import QueueSettings
+from kestrel.errors import KestrelError, QueueFailed, StorageRefused
+from kestrel.item import Item
+from kestrel.queues.context import QueueContext
+from kestrel.queues.queue import Queue
+from kestrel.queues.timer import Timer
+from kestrel.queues.waiters import Waiter
+from kestrel.storage.barrier import Batch
+from kestrel.storage.interfaces import IQueueStorage
+from kestrel.storage.total_memory import MemoryLimit
+
+log = Logger(__name__)
+
+DELAYED_QUEUE: Final = b"+delayed"
+"""Name of the hidden queue. Clients cannot use it."""
+
+MAX_MOVING_PER_TARGET: Final = 64
+
+RELEASED_PER_SLICE: Final = 200
+
+DROPPED_PER_SLICE: Final = 500
+
+RETRY_MS: Final = 1000
+"""Time after which a target that refused an item gets the next one, and a failed hidden queue is tried again."""
+
+MAX_TIMER_MS: Final = 60_000
+"""Longest run of the timer, after which a change of the wall clock is noticed."""
+
+
+class _Header(NamedTuple):
+    due_ms: int
+    expiry_ms: int
+    target: bytes
+    size: int
+
+
+def _encode_header(target: bytes, due_ms: int, expiry_ms: int) -> bytes:
+    return b"%d %d %b\n" % (due_ms, expiry_ms, target)
+
+
+def _parse_header(data: bytes) -> _Header:
+    """Return the header at the beginning of `data`. Raises ValueError if there is none."""
+    size = data.index(b"\n") + 1
+    due_ms, expiry_ms, target = data[: size - 1].split(b" ")
+    return _Header(int(due_ms), int(expiry_ms), target, size)
+
+
+class _Target:
+    """The delayed items of one queue or alias."""
+
+    __slots__ = ("is_refusing", "moving", "name", "next_ms", "not_before_ms", "waiting")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.waiting: list[tuple[int, int, Item]] = []
+        """A heap of the items that do not move yet, each with its due time and its xid."""
+        self.moving = 0
+        self.is_refusing = False
+        """Whether a limit of the target refused the last item. Then items are moved one at a time."""
+        self.not_before_ms = 0
+        """Time before which a refusing target gets no item."""
+        self.next_ms: int | None = None
+        """The target's time in the heap of all targets, or None."""
+
+    @property
+    def can_move_more(self) -> bool:
+        return bool(self.waiting) and self.moving < (1 if self.is_refusing else MAX_MOVING_PER_TARGET)
+
+
+class DelayedItems:
+    """The delayed items of a server.
+
+    `open_queue` opens the hidden queue, which is created when it is first needed. Its `maxItems` limits the number of
+    delayed items. They are kept in memory, so none is accepted while maxTotalMemory is reached.
+    """
+
+    def __init__(self, open_queue: Callable[[], Queue], context: QueueContext, memory_limit: MemoryLimit) -> None:
+        self._open_queue = open_queue
+        self._context = context
+        self._memory_limit = memory_limit
+        self.queue: Queue | None = None
+        """The hidden queue, or None before it is needed."""
+        self._store: IQueueStorage | None = None
+        """The store that the open reads belong to."""
+        self._targets: dict[bytes, _Target] = {}
+        self._due: list[tuple[int, bytes]] = []
+        """A heap of the times at which targets get their next items. It may include times that have changed."""
+        self._timer = Timer(context.clock, self._release_due)
+        self._timer_ms = 0
+        self._retry = Timer(context.clock, self._try_again)
+        self._is_stopped = False
+
+    @staticmethod
+    def settings(configured: QueueSettings) -> QueueSettings:
+        """Return the settings of the hidden queue: those of the configuration without what ends or moves items."""
+        return evolve(
+            configured,
+            keep_journal=True,
+            fanout_only=False,
+            max_age_ms=None,
+            expire_to_queue=None,
+            error_queue=None,
+            open_transaction_timeout_ms=None,
+            discard_old_when_full=False,
+        )
+
+    def use_settings(self, configured: QueueSettings) -> None:
+        if self.queue is not None:
+            self.queue.use_settings(self.settings(configured))
+
+    # Opening.
+
+    def open(self) -> None:
+        """Open the hidden queue, which has items of an earlier run, or try again later."""
+        try:
+            self._opened()
+        except KestrelError as error:
+            log.error("Delayed items cannot be loaded yet: {reason}", reason=str(error))
+            self._retry.start(RETRY_MS / 1000)
+
+    def _opened(self) -> Queue:
+        """Return the hidden queue, open. Raises `QueueFailed`."""
+        if self.queue is None:
+            self.queue = self._open_queue()
+            self._wait()
+        else:
+            self.queue.reopen()
+        return self.queue
+
+    def _try_again(self) -> None:
+        if self.queue is None:
+            self.open()
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for the next item of the hidden queue."""
+        if self.queue is not None and not self.queue.waiters.has_waiters:
+            self.queue.join(Waiter(self._item_taken, opens=True, peeks=False, is_blocking=True))
+
+    def _item_taken(self, item: Item | None, error: Exception | None) -> None:
+        if self._is_stopped:
+            return
+        if item is None:  # the head cannot be read, or the storage failed and cannot be opened
+            self._retry.start(RETRY_MS / 1000)
+            return
+        self._forget_items_of_failed_store()
+        self._add(item)
+        self._wait()
+
+    def _forget_items_of_failed_store(self) -> None:
+        """Forget the items if their store has failed: the open reads are back in the hidden queue."""
+        store = None if self.queue is None else self.queue.store
+        if store is not self._store:
+            self._store = store
+            self._targets.clear()
+            self._due.clear()
+
+    # Puts.
+
+    def put(self, target: bytes, data: bytes, due_ms: int, expiry_ms: int) -> Batch | None:
+        """Store an item that is moved to the queue or alias `target` at `due_ms`.
+
+        Return the batch that the reply waits for, or None if there are too many delayed items. Raises `QueueFailed` or
+        `StorageRefused`, and then the item is not stored.
+        """
+        queue = self._opened()
+        if queue.limits.is_full(self.items, 0):
+            return None
+        if self._memory_limit.is_reached:
+            raise StorageRefused("delayed items are kept in memory, and maxTotalMemory is reached")
+        stored = _encode_header(target, due_ms, expiry_ms) + data
+        queue.storage.put((queue.store,), stored, self._context.now_ms(), 0)
+        batch = queue.touch()
+        batch.add_put(len(stored))
+        queue.serve()
+        return batch
+
+    def _add(self, item: Item) -> None:
+        try:
+            header = _parse_header(item.data)
+        except ValueError:
+            log.error("An item of the queue {queue!r} has no due time: it stays there", queue=DELAYED_QUEUE)
+            return
+        target = self._targets.get(header.target)
+        if target is None:
+            target = self._targets[header.target] = _Target(header.target)
+        heappush(target.waiting, (header.due_ms, item.xid, item))
+        self._schedule(target)
+
+    # Figures.
+
+    @property
+    def items(self) -> int:
+        """Number of delayed items."""
+        return 0 if self.queue is None else self.queue.store.items + self.queue.store.open_reads
+
+    def items_of(self, name: bytes) -> int:
+        """Return the number of delayed items of a queue or alias."""
+        self._forget_items_of_failed_store()
+        target = self._targets.get(name)
+        return 0 if target is None else len(target.waiting) + target.moving
+
+    # Moves to the targets.
+
+    def _schedule(self, target: _Target) -> None:
+        """Arrange that the target gets its next item in time."""
+        if not target.can_move_more:
+            return
+        next_ms = max(target.waiting[0][0], target.not_before_ms)
+        if target.next_ms is None or next_ms < target.next_ms:
+            target.next_ms = next_ms
+            heappush(self._due, (next_ms, target.name))
+            self._run_timer()
+
+    def _run_timer(self) -> None:
+        if not self._due or self._is_stopped:
+            return
+        now_ms = self._context.now_ms()
+        next_ms = min(self._due[0][0], now_ms + MAX_TIMER_MS)
+        if not self._timer.is_running or next_ms < self._timer_ms:
+            self._timer_ms = next_ms
+            self._timer.start(max(0, next_ms - now_ms) / 1000)
+
+    def _release_due(self) -> None:
+        """Begin to move items that are due."""
+        self._forget_items_of_failed_store()
+        now_ms, released = self._context.now_ms(), 0
+        while self._due and self._due[0][0] <= now_ms and released < RELEASED_PER_SLICE:
+            next_ms, name = heappop(self._due)
+            target = self._targets.get(name)
+            if target is None or target.next_ms != next_ms:
+                continue
+            target.next_ms = None
+            while target.can_move_more and target.waiting[0][0] <= now_ms:
+                self._move(target, heappop(target.waiting)[2])
+                released += 1
+            self._schedule(target)
+        self._run_timer()
+
+    def _move(self, target: _Target, item: Item) -> None:
+        assert self.queue is not None
+        header = _parse_header(item.data)
+        shown = Item(item.data[header.size :], item.add_ms, header.expiry_ms, item.errors, item.xid)
+        target.moving += 1
+        self.queue.moves.begin(shown, target.name, drops=False, ended=partial(self._move_ended, target))
+
+    def _move_ended(self, target: _Target, why_not: str | None) -> None:
+        """Continue after a move. An item that did not arrive returns to the hidden queue, and is taken again."""
+        target.moving -= 1
+        target.is_refusing = why_not is not None
+        target.not_before_ms = self._context.now_ms() + RETRY_MS if target.is_refusing else 0
+        if self._targets.get(target.name) is not target:
+            return
+        if target.waiting or target.moving or target.is_refusing:
+            self._schedule(target)
+        else:
+            del self._targets[target.name]
+
+    # Dropping.
+
+    def drop(self, name: bytes) -> Batch | None:
+        """Drop the delayed items of a queue or alias. Return the batch to wait for, or None if there are none.
+
+        Items that are due and already moving still arrive.
+        """
+        self._forget_items_of_failed_store()
+        target = self._targets.pop(name, None)
+        return None if target is None else self._drop([xid for _, xid, _ in target.waiting])
+
+    def drop_all(self) -> Batch | None:
+        """Drop all delayed items, as `drop` does."""
+        self._forget_items_of_failed_store()
+        targets = list(self._targets.values())
+        self._targets.clear()
+        self._due.clear()
+        return self._drop([xid for target in targets for _, xid, _ in target.waiting])
+
+    def _drop(self, xids: list[int]) -> Batch | None:
+        queue = self.queue
+        if queue is None or not xids:
+            return None
+        store, dropped = queue.store, Batch()
+
+        def drop(first: int) -> None:
+            if not queue.owns_store(store):
+                raise QueueFailed("the delayed items were not dropped, because their storage failed")
+            queue.confirm(xids[first : first + DROPPED_PER_SLICE])
+
+        def is_done(failure: Failure | None) -> None:
+            if failure is not None:
+                dropped.settle(failure.value if isinstance(failure.value, KestrelError) else QueueFailed("not dropped"))
+                return
+            last = queue.touch()
+            last.when_settled(lambda: dropped.settle(last.failure))
+
+        slices = range(0, len(xids), DROPPED_PER_SLICE)
+        self._context.scheduler.for_each(slices, drop, 1).addBoth(is_done)
+        return dropped
+
+    # The end.
+
+    def stop(self) -> Deferred[None]:
+        """Move no further items, because the server stops. Fires when the batches of all moves are settled."""
+        self._is_stopped = True
+        self._timer.stop()
+        self._retry.stop()
+        return succeed(None) if self.queue is None else self.queue.stop()
