@@ -82,10 +82,10 @@ class ThriftCalls:
             _name(queue),
             binary.list_field(2, binary.STRING, len(items)),
             *map(binary.binary, items),
-            _i32(3, expiry_ms),
-            *([_i64(4, delay_ms)] if delay_ms else ()),
+            *([_i64(3, delay_ms), _i32(4, expiry_ms)] if delay_ms else [_i32(3, expiry_ms)]),
         ]
-        return self._call(b"put", arguments, binary.I32, partial(_count, most=len(items)))
+        method = b"put_delayed" if delay_ms else b"put"
+        return self._call(method, arguments, binary.I32, partial(_count, most=len(items)))
 
     def get(self, queue: bytes, max_items: int, wait_ms: int = 0, hold_ms: int = 0) -> Call[list[OpenRead]]:
         """Get up to `max_items`. The server answers as soon as it has that many, or after `wait_ms` with the items that

@@ -115,13 +115,18 @@ service Kestrel {
    * expiration_msec: time from now at which an item expires. It is then dropped, or moved to the queue's expireToQueue.
    * 0 means never. With a negative value, the item has already expired.
    *
-   * delay_msec: time from now, up to ten years, after which the items become visible in the queue. They are stored at
-   * once, and the expiration counts from now. This is an extension of this server; Twitter's Kestrel ignores it.
-   *
    * If an item is larger than a request may have, or a call has too many items, the answer is an exception and no item
    * is stored.
    */
-  i32 put(1: string queue_name, 2: list<binary> items, 3: i32 expiration_msec = 0, 4: i64 delay_msec = 0)
+  i32 put(1: string queue_name, 2: list<binary> items, 3: i32 expiration_msec = 0)
+
+  /*
+   * Append items to a queue, as put does, delay_msec from now. They are stored at once, and become visible in the queue
+   * then. delay_msec is 1 to 315360000000 (ten years), and expiration_msec counts from now.
+   *
+   * This is an extension of this server. Twitter's Kestrel answers UNKNOWN_METHOD.
+   */
+  i32 put_delayed(1: string queue_name, 2: list<binary> items, 3: i64 delay_msec, 4: i32 expiration_msec = 0)
 
   /*
    * Take up to max_items from the head of a queue. A negative max_items takes as many as one reply can hold.

@@ -313,25 +313,24 @@ _SYNTAX: Final[dict[bytes, _CommandSyntax]] = {
 }
 
 _HELP: Final = b"""\
-:put QUEUE [MS]:        put the lines that follow, up to an empty one; they expire after MS milliseconds
-:put QUEUE [MS] delay=N: as above; they become visible after N milliseconds
-:get QUEUE [MS]         confirm the open items and take the next one; wait up to MS milliseconds for it
-:peek QUEUE [MS]        confirm the open items and show the next one, without taking it
-:monitor QUEUE MS       confirm the open items and take those that arrive within MS milliseconds
-:confirm QUEUE COUNT    confirm the COUNT oldest open items
-:delete QUEUE           delete a queue with its items
-:flush QUEUE            drop the items of a queue
-:flush_all              drop the items of all queues
-:flush_expired QUEUE    drop the expired items of a queue
-:flush_all_expired      drop the expired items of all queues
-:stats                  show the statistics of the server and all queues
-:dump_stats [QUEUE...]  show the statistics of queues
-:dump_config [QUEUE...] show the settings of queues
-:status [NEW]           show the status, or change it to Up, WriteAvoid, ReadOnly or Quiescent
-:version                show the release
-:reload                 read the configuration again
-:shutdown               stop the server
-:help                   show this list
-:quit                   hang up
+:put QUEUE [MS] [delay=MS]:  put the next lines, up to an empty one; they expire after MS, and appear after the delay (ms)
+:get QUEUE [MS]              confirm the open items and take the next one; wait up to MS milliseconds for it
+:peek QUEUE [MS]             confirm the open items and show the next one, without taking it
+:monitor QUEUE MS            confirm the open items and take those that arrive within MS milliseconds
+:confirm QUEUE COUNT         confirm the COUNT oldest open items
+:delete QUEUE                delete a queue with its items
+:flush QUEUE                 drop the items of a queue
+:flush_all                   drop the items of all queues
+:flush_expired QUEUE         drop the expired items of a queue
+:flush_all_expired           drop the expired items of all queues
+:stats                       show the statistics of the server and all queues
+:dump_stats [QUEUE...]       show the statistics of queues
+:dump_config [QUEUE...]      show the settings of queues
+:status [NEW]                show the status, or change it to Up, WriteAvoid, ReadOnly or Quiescent
+:version                     show the release
+:reload                      read the configuration again
+:shutdown                    stop the server
+:help                        show this list
+:quit                        hang up
 *
 """

@@ -339,11 +339,13 @@ def _header(call: ThriftCall, type_: int) -> bytes:
     return RESPONSE_HEADER + header if call.is_upgraded else header
 
 
-def _put(queue: bytes, items: Sequence[bytes], expiry_ms: int, delay_ms: int) -> commands.Command:
-    if not delay_ms:
-        return commands.Put(queue, items, expiry_ms, True, stops_at_refusal=True)
+def _put(queue: bytes, items: Sequence[bytes], expiry_ms: int) -> commands.Command:
+    return commands.Put(queue, items, expiry_ms, True, stops_at_refusal=True)
+
+
+def _put_delayed(queue: bytes, items: Sequence[bytes], delay_ms: int, expiry_ms: int) -> commands.Command:
     if not 0 < delay_ms <= commands.MAX_DELAY_MS:
-        raise _UnacceptableCall(f"delay_msec must be 0 to {commands.MAX_DELAY_MS}")
+        raise _UnacceptableCall(f"delay_msec must be 1 to {commands.MAX_DELAY_MS}")
     return commands.DelayedPut(queue, items, expiry_ms, True, delay_ms, stops_at_refusal=True)
 
 
@@ -363,21 +365,16 @@ class _Argument(NamedTuple):
 
 
 _QUEUE_NAME: Final = _Argument("queue_name", binary.STRING)
+_ITEMS: Final = _Argument("items", binary.LIST)
+_EXPIRATION: Final = _Argument("expiration_msec", binary.I32, 0)
 _IDS: Final = _Argument("ids", binary.SET)
 _READER: Final = _Argument("reader", binary.STRING)
 _END_ID: Final = _Argument("end_id", binary.I64)
 
 _METHODS: Final[dict[bytes, tuple[tuple[_Argument, ...], Callable[..., commands.Command]]]] = {
     # name: its arguments, whose ids count from 1, and the constructor of the command
-    b"put": (
-        (
-            _QUEUE_NAME,
-            _Argument("items", binary.LIST),
-            _Argument("expiration_msec", binary.I32, 0),
-            _Argument("delay_msec", binary.I64, 0),
-        ),
-        _put,
-    ),
+    b"put": ((_QUEUE_NAME, _ITEMS, _EXPIRATION), _put),
+    b"put_delayed": ((_QUEUE_NAME, _ITEMS, _Argument("delay_msec", binary.I64), _EXPIRATION), _put_delayed),
     b"get": (
         (
             _QUEUE_NAME,

@@ -6,10 +6,19 @@ from typing import Any
 
 import pytest
 
-from kestrel.client.arguments import LONGEST_TIMEOUT_S, check_options, expiry_ms, name_bytes, to_milliseconds
+from kestrel.client.arguments import (
+    LONGEST_TIMEOUT_S,
+    check_options,
+    delay_ms,
+    expiry_ms,
+    name_bytes,
+    to_milliseconds,
+)
+from kestrel.client.errors import RequestError
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.put_batch import batches
 from kestrel.client.thrift import ThriftCalls
+from kestrel.commands import MAX_DELAY_MS
 from kestrel.errors import BadQueueName
 from kestrel.tls import TlsOptions
 
@@ -56,6 +65,13 @@ def test_times_must_be_numbers() -> None:
             check_options(wrong, None)
     with pytest.raises(TypeError, match="expires_in must be a number of seconds"):
         expiry_ms("5")  # type: ignore[arg-type]
+
+
+def test_delay_is_rounded_up_to_milliseconds() -> None:
+    assert [delay_ms(delay) for delay in (None, 0, 0.0001, 1.5, 10 * 365 * 86_400)] == [0, 0, 1, 1500, MAX_DELAY_MS]
+    for delay in (-0.01, 10 * 365 * 86_400 + 0.001):
+        with pytest.raises(RequestError, match="delay must be 0 to 315360000 seconds"):
+            delay_ms(delay)
 
 
 def test_options_are_checked() -> None:

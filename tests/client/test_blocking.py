@@ -111,6 +111,13 @@ def test_items_are_taken_in_order(either: BlockingClient) -> None:
     assert [either.get("work"), either.get("work"), either.get("work")] == [b"a", b"\r\nEND\r\n", None]
 
 
+def test_item_with_a_delay_becomes_visible_later(either: BlockingClient) -> None:
+    assert either.put("work", b"soon", delay=0.01) and either.put("work", b"much later", delay=86_400)
+    assert either.put_many("other", [b"a", b"b"], delay=86_400) == 2
+    assert either.get("work", timeout=10) == b"soon"
+    assert [either.get("work"), either.get("other")] == [None, None]
+
+
 def test_put_to_a_full_queue_returns_false(either: BlockingClient) -> None:
     assert [either.put("small", b"x") for _ in range(3)] == [True, True, False]
     either.flush("small")

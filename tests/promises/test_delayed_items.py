@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
+from kestrel.client.thrift import ThriftCalls
 from kestrel.commands import MAX_DELAY_MS
 from kestrel.config.load import loads
 from kestrel.config.model import Config
@@ -266,7 +267,12 @@ def test_delayed_put_is_refused_while_max_total_memory_is_reached() -> None:
 
 def test_settings_that_end_items_do_not_apply_to_delayed_items() -> None:
     default = "[default]\nmaxAge = '1s'\nopenTransactionTimeout = '1s'\nexpireToQueue = 'late'\nmaxItems = 1\n"
-    config = config_of(default, queue(DELAYED_QUEUE.decode(), "maxItems = 10"), queue("late", "expireToQueue = 'none'"), queue("work", "maxAge = '1h'"))
+    tables = (
+        queue(DELAYED_QUEUE.decode(), "maxItems = 10"),
+        queue("late", "expireToQueue = 'none'"),
+        queue("work", "maxAge = '1h'"),
+    )
+    config = config_of(default, *tables)
     server = MemoryServer(config=config)
     client = server.connect()
     put_later(client, b"work", 60_000, b"item")
@@ -428,3 +434,17 @@ def test_item_without_a_due_time_stays_in_the_hidden_queue(tmp_path: Path) -> No
     server.advance(1)
     assert items(client, b"work") == [b"item"]
     assert stats(client)["delayed_items"] == "1"
+
+
+# Thrift.
+
+
+@pytest.mark.parametrize(("delay_ms", "is_accepted"), [(5000, True), (-1, False), (MAX_DELAY_MS + 1, False)])
+def test_thrift_put_has_a_delay(delay_ms: int, is_accepted: bool) -> None:
+    server = MemoryServer()
+    client, other = server.connect("thrift"), server.connect()
+    reply = client.ask(ThriftCalls().put(b"work", [b"one", b"two"], 0, delay_ms).request)
+    assert (b"delay_msec must be 1 to 315360000000" in reply) is not is_accepted
+    assert items(other, b"work") == []
+    server.advance(5)
+    assert items(other, b"work") == ([b"one", b"two"] if is_accepted else [])

@@ -590,30 +590,15 @@ def test_item_starts_without_failures_in_error_queue(tmp_path: Path) -> None:
 # Examples of the guide.
 
 
-def guide_config(number: int) -> Config:
-    """Return a configuration from the guide's chapter on delayed work."""
+def guide_config() -> Config:
+    """Return the configuration in the guide's chapter on delayed work."""
     (chapter,) = re.findall(r"^## Delayed work\n(.*?)^## ", GUIDE, re.MULTILINE | re.DOTALL)
-    first, second = re.findall(r"^```toml\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL)
-    return loads((first, second)[number])
-
-
-@pytest.mark.parametrize("phase_s", [0.0, 0.25, 0.75])
-def test_guide_example_of_delayed_work_works(phase_s: float, tmp_path: Path) -> None:
-    server = MemoryServer(config=guide_config(0), folder=tmp_path / "queues")
-    client, worker = server.connect(), server.connect()
-    server.advance(phase_s)
-    put(client, b"jobs_in_10s", b"one", b"two")
-    for _ in range(40):
-        assert worker.ask(b"get jobs/open\r\n") == END
-        server.advance(0.25)
-    server.advance(1)
-    for data in (b"one", b"two"):
-        assert worker.ask(b"get jobs/open\r\nget jobs/close\r\n") == value(b"jobs/open", data) + END
-    assert worker.ask(b"get jobs\r\n") == END
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL)
+    return loads(text)
 
 
 def test_guide_example_of_delayed_retry_works(tmp_path: Path) -> None:
-    server = MemoryServer(config=guide_config(1), folder=tmp_path / "queues")
+    server = MemoryServer(config=guide_config(), folder=tmp_path / "queues")
     client = server.connect()
     server.advance(0.25)
     put(client, b"jobs", b"job")

@@ -93,6 +93,11 @@ REQUESTS: list[tuple[bytes, bytes, Command]] = [
         commands.Put(b"\xff\x00+", [b"a", b"\x00\xffc"], 0, True, stops_at_refusal=True),
     ),
     (
+        b"put_delayed",
+        WORK + ITEMS + b"\x0a\x00\x03\x00\x00\x00\x00\x00\x00\x13\x88" + END,
+        commands.DelayedPut(b"work", [b"a", b"\x00\xffc"], 0, True, 5000, stops_at_refusal=True),
+    ),
+    (
         b"get",
         WORK + MAX_ITEMS_10 + b"\x08\x00\x03\x00\x00\x01\x00" + b"\x08\x00\x04\x00\x01\x00\x00" + END,
         commands.GetMany(b"work", 10, 256, 65536),

@@ -62,6 +62,13 @@ def test_item_expires_after_the_given_time(server: Server, cli: Cli) -> None:
     assert 3_599_000 <= expiry_ms - add_ms <= 3_601_000
 
 
+def test_item_with_a_delay_becomes_visible_later(server: Server, cli: Cli) -> None:
+    assert cli("put", "work", "--delay", "1h", "later")[:2] == (0, b"1 item put\n")
+    assert cli("put", "work", "--delay", "10ms", "soon")[0] == 0
+    assert cli("get", "work", "--wait", "10s") == (0, b"soon\n", "")
+    assert cli("get", "work")[:2] == (1, b"")
+
+
 @pytest.mark.parametrize("expires_in", ["12d", "999999.5"])
 def test_expiry_impossible_on_memcache_is_a_usage_error(server: Server, cli: Cli, expires_in: str) -> None:
     status, _, said = cli("put", "work", "--expires-in", expires_in, "a")

@@ -27,6 +27,7 @@ const KNOWN = {
   journal_rewrites: ["Journal rewrites", format.count],
   journal_rotations: ["Journal rotations", format.count],
   create_time: ["Opened", format.dateAndTime],
+  delayed_items: ["Items with a delay", format.count],
   moved_items: ["Items moved to other queues", format.count],
   refused_moves: ["Moves refused", format.count],
   put_items: ["Items put", format.count],
