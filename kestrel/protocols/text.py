@@ -313,7 +313,7 @@ _SYNTAX: Final[dict[bytes, _CommandSyntax]] = {
 }
 
 _HELP: Final = b"""\
-:put QUEUE [MS] [delay=MS]:  put the next lines, up to an empty one; they expire after MS, and appear after the delay (ms)
+:put QUEUE [MS] [delay=MS]:  put the lines up to an empty one; they expire after MS and appear after the delay
 :get QUEUE [MS]              confirm the open items and take the next one; wait up to MS milliseconds for it
 :peek QUEUE [MS]             confirm the open items and show the next one, without taking it
 :monitor QUEUE MS            confirm the open items and take those that arrive within MS milliseconds
