@@ -35,6 +35,7 @@ PANELS: Final = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row
 
 NOT_SHOWN: Final = {
     "kestrel_curr_connections": "the sum of kestrel_connections",
+    "kestrel_delayed_items": "the sum of kestrel_queue_delayed_items, and the delayed items of aliases",
     "kestrel_puts_refused": "an alert reports it",
     "kestrel_queue_created_seconds": "constant while a queue is open",
     "kestrel_queue_scroll_done_ranges": "a detail of the reader file of a scroll",
