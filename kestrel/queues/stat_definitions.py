@@ -144,7 +144,9 @@ SERVER_STAT_DEFINITIONS: Final[tuple[StatDefinition[ServerSnapshot], ...]] = (
     ),
     _label("build", "compiled or pure Python", lambda of: BUILD),
     _gauge(
-        "delayed_items", "items of queues and aliases that become visible later (delay)", lambda of: of.manager.delayed.items
+        "delayed_items",
+        "items of queues and aliases that become visible later (delay)",
+        lambda of: of.manager.delayed.items,
     ),
 )
 
