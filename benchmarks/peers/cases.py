@@ -58,6 +58,8 @@ class Sizes(NamedTuple):
     connections: Sequence[int]
     wide_pipelines: Sequence[int]
     """Numbers of connections with many requests in flight."""
+    large_connections: Sequence[int]
+    """Numbers of connections with items of 1 MiB."""
     children: Sequence[int]
     backlogs: Sequence[int]
     rounds: int
@@ -74,6 +76,7 @@ class Sizes(NamedTuple):
 FULL: Final = Sizes(
     connections=(1, 10, 50, 500, 5000),
     wide_pipelines=(10, 50, 500),
+    large_connections=(1, 8),
     children=(1, 3, 10),
     backlogs=(0, 100_000, 1_000_000),
     rounds=5,
@@ -82,8 +85,8 @@ FULL: Final = Sizes(
     memory_items=1_000_000,
     memory_mib=128,
 )
-QUICK: Final = Sizes((1, 10, 50, 500), (10, 50, 500), (1, 10), (0, 100_000), 3, 0.2, 0.1, 100_000, 16)
-SHORT: Final = Sizes((10, 50), (50,), (1,), (0, 1_000), 1, 0.1, 0.05, 5_000, 1)
+QUICK: Final = Sizes((1, 10, 50, 500), (10, 50, 500), (1, 8), (1, 10), (0, 100_000), 3, 0.2, 0.1, 100_000, 16)
+SHORT: Final = Sizes((10, 50), (50,), (1,), (1,), (0, 1_000), 1, 0.1, 0.05, 5_000, 1)
 
 
 def cases(sizes: Sizes, seed: int = 1) -> list[Case]:
@@ -96,6 +99,9 @@ def cases(sizes: Sizes, seed: int = 1) -> list[Case]:
             yield Case(CONNECTIONS, f"{count:,}", base._replace(connections=count))
         yield Case(SIZE, "64 B", base)
         yield Case(SIZE, "1 KiB", base._replace(size=1024))
+        yield Case(SIZE, "1 KiB, 16 in flight", base._replace(size=1024, pipeline=16))
+        for count in sizes.large_connections:
+            yield Case(SIZE, f"1 MiB, {count} conn.", base._replace(size=1 << 20, connections=count))
         yield Case(PIPELINE, "1", base)
         for count in sizes.wide_pipelines:
             point = "16" if count == base.connections else f"16, {count} conn."

@@ -79,11 +79,17 @@ class Figures(NamedTuple):
     busy: float
     """The share of a core that the generator used."""
     server_cpu_s: float
+    server_user_s: float
 
     @property
     def cpu_us(self) -> float:
         """The server's CPU time per request in microseconds."""
         return self.server_cpu_s * 1_000_000 / max(1, self.requests)
+
+    @property
+    def user_us(self) -> float:
+        """The server's own part of `cpu_us`, without the kernel's."""
+        return self.server_user_s * 1_000_000 / max(1, self.requests)
 
 
 class Generator:

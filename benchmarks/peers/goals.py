@@ -7,17 +7,21 @@ from typing import Final, NamedTuple
 
 from benchmarks.harness import MB, spread
 from benchmarks.peers import cases
-from benchmarks.peers.interleaved_runs import ITEMS, Measured
+from benchmarks.peers.interleaved_runs import ITEMS, USER_TIME, Measured
 from benchmarks.peers.servers import BEANSTALKD, COMPILED, KESTREL, KESTREL_PURE, PURE, REDIS, SYNC_EACH
 
 OURS: Final = (KESTREL.name, KESTREL_PURE.name)
 """Both builds of kestrel. The pure one is measured separately if the installed one is compiled."""
 
 WITHOUT_SYNC: Final[Mapping[str, Mapping[str, tuple[float, float]]]] = {
-    BEANSTALKD.name: {COMPILED: (2.0, 8.0), PURE: (1.4, 3.8)},
-    REDIS.name: {COMPILED: (0.9, 2.0)},
+    BEANSTALKD.name: {COMPILED: (2.2, 9.0), PURE: (0.9, 2.0)},
+    REDIS.name: {COMPILED: (0.95, 1.0)},
 }
 """The required ratio of items per second to that server, with 1 and with 16 requests in flight."""
+USER_TIME_TO_REDIS: Final = (1.3, 1.2)
+"""The allowed ratio of user time for an item to Redis, with 50 connections, 1 and 16 requests in flight, compiled."""
+LARGER_ITEMS_TO_REDIS: Final = 0.8
+"""The required ratio of items per second to Redis, for 1 KiB with 16 requests in flight, and for 1 MiB, compiled."""
 WITH_SYNC: Final = 8.0
 """The required ratio of items per second to kestrel without group commit, and to beanstalkd."""
 WITH_BACKLOG: Final = 0.8
@@ -48,7 +52,8 @@ class Goal(NamedTuple):
 
 def goals(measured: Sequence[Measured], build: str) -> list[Goal]:
     """Return the goals that these results can decide. `build` is the build that the server reports."""
-    return [*_without_sync(measured, build), *_with_sync(measured), *_with_backlog(measured)]
+    by_size = _by_size(measured) if build == COMPILED else ()
+    return [*_without_sync(measured, build), *by_size, *_with_sync(measured), *_with_backlog(measured)]
 
 
 def _without_sync(measured: Sequence[Measured], build: str) -> Iterator[Goal]:
@@ -63,6 +68,18 @@ def _without_sync(measured: Sequence[Measured], build: str) -> Iterator[Goal]:
                 if ratio is not None and its_build in wanted:
                     what = f"{ours} ({its_build}) to {peer}, {load.connections} connections, {load.pipeline} in flight"
                     yield Goal(what, wanted[its_build][is_wide], ratio.median)
+        user_time = each.ratio(KESTREL.name, REDIS.name, USER_TIME)
+        if user_time is not None and build == COMPILED and load.connections == cases.BASE_LOAD.connections:
+            what = f"user time of an item, kestrel to redis, {load.connections} connections, {load.pipeline} in flight"
+            yield Goal(what, USER_TIME_TO_REDIS[is_wide], user_time.median, is_least=False)
+
+
+def _by_size(measured: Sequence[Measured]) -> Iterator[Goal]:
+    for each in measured:
+        is_larger = each.case.load.pipeline > 1 or each.case.load.connections != cases.BASE_LOAD.connections
+        ratio = each.ratio(KESTREL.name, REDIS.name, ITEMS)
+        if each.case.axis == cases.SIZE and is_larger and ratio is not None:
+            yield Goal(f"kestrel to redis, items of {each.case.point}", LARGER_ITEMS_TO_REDIS, ratio.median)
 
 
 def _with_sync(measured: Sequence[Measured]) -> Iterator[Goal]:

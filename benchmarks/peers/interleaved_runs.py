@@ -24,9 +24,12 @@ Round = Mapping[str, Figures]
 ITEMS: Final = "items"
 REQUESTS: Final = "requests"
 ITEMS_BY_CPU: Final = "items by CPU"
+USER_TIME: Final = "user time of an item"
 
 
 def _figure(figures: Figures, name: str) -> float:
+    if name == USER_TIME:
+        return figures.server_user_s / max(1, figures.items)
     if name == ITEMS_BY_CPU:
         return figures.items / figures.server_cpu_s if figures.server_cpu_s else 0.0
     return figures.items_per_s if name == ITEMS else figures.requests_per_s

@@ -614,9 +614,24 @@ static bool receive(struct connection *c) {
 struct moment {
     uint64_t ns, server_ns;
     double user_s, system_s; /* of this program */
+    double server_user_s;
 };
 
 static double seconds_of(struct timeval time) { return (double)time.tv_sec + (double)time.tv_usec / 1e6; }
+
+/* Return the user time of the server as the system accounts it, in steps of 10 ms; 0 if it is unknown. */
+static double server_user_s(void) {
+    char path[32], text[1024];
+    unsigned long ticks = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", asked.pid);
+    FILE *file = asked.pid ? fopen(path, "r") : NULL;
+    if (!file) return 0;
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    const char *name_end = strrchr(text, ')'); /* the name of the program may contain spaces */
+    if (name_end) sscanf(name_end + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu", &ticks);
+    return (double)ticks / (double)sysconf(_SC_CLK_TCK);
+}
 
 static struct moment this_moment(void) {
     struct rusage usage;
@@ -624,7 +639,7 @@ static struct moment this_moment(void) {
     /* Linux's number for the clock of the CPU time of another process, all threads included. */
     clockid_t server = (clockid_t)(~(unsigned)asked.pid << 3 | 2);
     return (struct moment){now_ns(CLOCK_MONOTONIC), asked.pid ? now_ns(server) : 0, seconds_of(usage.ru_utime),
-                           seconds_of(usage.ru_stime)};
+                           seconds_of(usage.ru_stime), server_user_s()};
 }
 
 static struct moment began, ended;
@@ -759,7 +774,9 @@ static void tell(void) {
     printf(", \"p50_us\": %.1f, \"p99_us\": %.1f", percentile_us(0.5), percentile_us(0.99));
     printf(", \"p999_us\": %.1f, \"max_us\": %.1f", percentile_us(0.999), (double)times.most_ns / 1000);
     printf(", \"user_s\": %.6f, \"system_s\": %.6f, \"busy\": %.3f", user_s, system_s, (user_s + system_s) / seconds);
-    if (asked.pid) printf(", \"server_cpu_s\": %.6f", (double)(ended.server_ns - began.server_ns) / (double)NS);
+    if (asked.pid)
+        printf(", \"server_cpu_s\": %.6f, \"server_user_s\": %.6f",
+               (double)(ended.server_ns - began.server_ns) / (double)NS, ended.server_user_s - began.server_user_s);
     if (asked.prints_times) {
         const char *between = "";
         printf(", \"latencies_us\": [");

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from benchmarks.harness import MB, Column, Figure, Spread
-from benchmarks.peers.interleaved_runs import ITEMS, ITEMS_BY_CPU, REQUESTS, Measured
+from benchmarks.peers.interleaved_runs import ITEMS, ITEMS_BY_CPU, REQUESTS, USER_TIME, Measured
 from benchmarks.peers.ratio_chart import Curve
 from benchmarks.peers.servers import BEANSTALKD, KESTREL, KESTREL_PURE, MEMCACHED, REDIS
 
@@ -19,7 +19,9 @@ COLUMNS: Final = (
     Column("p50_us", "p50 us", ",.0f"),
     Column("p99_us", "p99 us", ",.0f"),
     Column("p999_us", "p99.9 us", ",.0f"),
+    Column("mb_per_s", "MB/s", ",.0f"),
     Column("cpu_us", "CPU us a request", ",.1f"),
+    Column("user_us", "user us", ",.2f"),
     Column("memory_mb", "MB", ",.0f"),
     Column("busy", "generator busy", ".0%"),
     Column("items_ratio", "kestrel to it, items", ".2f"),
@@ -27,6 +29,7 @@ COLUMNS: Final = (
     Column("items_ratio_most", "most", ".2f"),
     Column("requests_ratio", "requests", ".2f"),
     Column("cpu_ratio", "items by CPU", ".2f"),
+    Column("user_ratio", "user time of an item", ".2f"),
     Column("pure_items_ratio", "pure to it, items", ".2f"),
     Column("pure_requests_ratio", "requests", ".2f"),
 )
@@ -37,6 +40,13 @@ MEMORY_COLUMNS: Final = (
     Column("items", "items of 1 KiB", ",d"),
     Column("memory_mb", "MB", ",.0f"),
     Column("bytes_per_item", "grown by, bytes an item", ",.0f"),
+)
+
+RATIOS: Final = (
+    (ITEMS, "items_ratio"),
+    (REQUESTS, "requests_ratio"),
+    (ITEMS_BY_CPU, "cpu_ratio"),
+    (USER_TIME, "user_ratio"),
 )
 
 
@@ -55,15 +65,18 @@ def rows(measured: Sequence[Measured]) -> Iterator[dict[str, Figure]]:
 
 def _figures(measured: Measured, server: str) -> Mapping[str, Figure]:
     figures = measured.median(server)
-    named = ("requests_per_s", "items_per_s", "p50_us", "p99_us", "p999_us", "cpu_us", "busy")
-    memory_mb = measured.memory_bytes[server] / MB
-    return {**{name: float(getattr(figures, name)) for name in named}, "memory_mb": memory_mb}
+    named = ("requests_per_s", "items_per_s", "p50_us", "p99_us", "p999_us", "cpu_us", "user_us", "busy")
+    return {
+        **{name: float(getattr(figures, name)) for name in named},
+        "mb_per_s": figures.items_per_s * measured.case.load.size / MB,
+        "memory_mb": measured.memory_bytes[server] / MB,
+    }
 
 
 def _ratios(measured: Measured, server: str) -> Mapping[str, Figure]:
     ratios: dict[str, Figure] = {}
     for ours, prefix in ((KESTREL.name, ""), (KESTREL_PURE.name, "pure_")):
-        for figure, name in ((ITEMS, "items_ratio"), (REQUESTS, "requests_ratio"), (ITEMS_BY_CPU, "cpu_ratio")):
+        for figure, name in RATIOS:
             ratio = None if server == ours else measured.ratio(ours, server, figure)
             if ratio is not None:
                 ratios |= {

@@ -159,7 +159,7 @@ def _redis(folder: Path, port: int, setting: Setting) -> list[str]:
 def _memcached(_: Path, port: int, setting: Setting) -> list[str]:
     as_root = ["-u", "root"] if os.getuid() == 0 else []
     command = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-t", "1", "-c", str(MOST_CLIENTS)]
-    return [*command, "-m", "1024", *as_root]
+    return [*command, "-m", "1024", "-I", f"{MOST_ITEM_BYTES}", *as_root]
 
 
 BEANSTALKD: Final = Program("beanstalkd", "beanstalk", _beanstalkd, lambda: _says("beanstalkd", "-v"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +23,7 @@ ITEM = b"\0\0\0\0\0\0\0\0"
 SECOND = b"\1\0\0\0\0\0\0\0"
 NO_PID = 1
 
-Conversation = Sequence[tuple[bytes, bytes]]
+Conversation = Iterable[tuple[bytes, bytes]]
 """What the generator sends, and what it is told."""
 
 
@@ -192,6 +193,21 @@ def test_each_server_is_asked_in_its_own_words(name: str, generator: Generator) 
     places = load.children + 1 if load.workload == "fanout" else 1
     assert figures.items == (load.items or 0) * places
     assert 0 < figures.p50_us <= figures.p99_us <= figures.p999_us <= figures.max_us
+
+
+def test_user_time_of_the_server_is_reported(generator: Generator) -> None:
+    def conversation() -> Conversation:
+        yield HELLO
+        yield memcache_put(), b"STORED\r\n"
+        end_s = os.times().user + 0.05
+        while os.times().user < end_s:
+            sum(range(10_000))
+        yield b"get bench00000\r\n", value()
+
+    with scripted(conversation()) as (port, _):
+        figures = generator.run(Load("memcache", connections=1, size=8, items=1), port, os.getpid())
+    assert figures.server_user_s >= 0.04  # in steps of 10 ms
+    assert figures.user_us == figures.server_user_s * 1_000_000 / 2
 
 
 def lies(lie: bytes) -> Conversation:
