@@ -49,6 +49,15 @@ class ReceiveBuffer:
             self._position = self._scanned = 0
         self.size += len(data)
 
+    def skip(self, expected: bytes) -> bool:
+        """Drop `expected` if it comes next. Return False, and drop nothing, otherwise or if it is incomplete."""
+        begin = self._position
+        end = begin + len(expected)
+        if self._data[begin:end] != expected:
+            return False
+        self._used_up_to(end)
+        return True
+
     def take_line(self) -> bytes | None:
         """Return the next line without its line feed, or None while it is incomplete."""
         if not self.size:
@@ -74,13 +83,29 @@ class ReceiveBuffer:
         if needed > self.size:
             return None
         if self._position + needed > len(self._data):
-            self._join()
+            if self._position + size >= len(self._data):
+                return self._take_from_both(size, line_end)
+            self._join()  # the line end is in pieces
         data, begin = self._data, self._position
         end = begin + size
         if line_end and data[end : end + len(line_end)] != line_end:
             raise NoLineEnd
         self._used_up_to(begin + needed)
         return data[begin:end]
+
+    def _take_from_both(self, size: int, line_end: bytes) -> bytes:
+        """Do the same as `take` with bytes that end in `_tail`, which are copied once."""
+        begun, tail = len(self._data) - self._position, self._tail
+        end = size - begun
+        if tail[end : end + len(line_end)] != line_end:
+            raise NoLineEnd
+        with memoryview(tail) as view:
+            taken = b"".join((memoryview(self._data)[self._position :], view[:end]))
+        self._data = bytes(tail[end + len(line_end) :])
+        self._tail = bytearray()
+        self.size = len(self._data)
+        self._position = self._scanned = self._tail_scanned = 0
+        return taken
 
     def drop_lines(self) -> bool:
         """Drop lines up to and including the next empty one. A CR does not count as content.

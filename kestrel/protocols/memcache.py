@@ -30,7 +30,7 @@ _ABSOLUTE_EXPIRY_S: Final = 1_000_000
 
 _MAX_CACHED_LINES: Final = 4096
 _MAX_CACHED_LINE_BYTES: Final = 128
-"""Limit of a cached line. Longer lines are parsed each time, so that the cache takes three megabytes at most."""
+"""Limit of a cached line. Longer lines are parsed each time, so that the cache takes four megabytes at most."""
 
 _UNSUPPORTED_STORES: Final = frozenset({b"add", b"replace", b"append", b"prepend", b"cas"})
 
@@ -87,8 +87,18 @@ class _AnnouncedSet:
         self.wants_reply = wants_reply
 
 
-_PARSED_LINES: Final[dict[bytes, commands.Get | _AnnouncedSet]] = {}
-"""Cache of parsed lines, for all clients."""
+class _ParsedLine:
+    """A line with its line feed, and its request."""
+
+    __slots__ = ("line", "request")
+
+    def __init__(self, line: bytes, request: commands.Get | _AnnouncedSet) -> None:
+        self.line = line
+        self.request = request
+
+
+_PARSED_LINES: Final[dict[bytes, _ParsedLine]] = {}
+"""Cache of parsed lines, for all clients. The keys have no line feed."""
 
 
 class MemcacheCodec(Codec):
@@ -108,6 +118,9 @@ class MemcacheCodec(Codec):
         self._max_item_bytes = max_item_bytes
         self._echo_requested_key = echo_requested_key
         self._announced: _AnnouncedSet | None = None
+        # Most clients repeat one or two lines, which are recognized without a look for the line end.
+        self._last_line: _ParsedLine | None = None
+        self._line_before: _ParsedLine | None = None
 
     # Bytes to commands.
 
@@ -121,14 +134,9 @@ class MemcacheCodec(Codec):
     def next_command(self) -> commands.Command | None:
         announced = self._announced
         if announced is None:
-            line = self.buffer.take_line()
-            if line is None:
-                if self.buffer.size > self._max_line_bytes:
-                    return self._out_of_step("line too long")
+            request = self._next_request()
+            if request is None:
                 return None
-            if len(line) > self._max_line_bytes:
-                return self._out_of_step("line too long")
-            request = _PARSED_LINES.get(line) or _parse_line(line)
             if not isinstance(request, _AnnouncedSet):
                 if isinstance(request, commands.Malformed) and request.closes:
                     self.end()
@@ -154,6 +162,25 @@ class MemcacheCodec(Codec):
             delay_ms = announced.delay_ms
             return commands.DelayedPut(queue, (data,), expiry_ms, is_relative, delay_ms, wants_reply=wants_reply)
         return commands.Put(queue, (data,), expiry_ms, is_relative, wants_reply=wants_reply)
+
+    def _next_request(self) -> commands.Command | _AnnouncedSet | None:
+        """Return the request of the next line, or None while it is incomplete."""
+        buffer, last, before = self.buffer, self._last_line, self._line_before
+        if last is not None and buffer.skip(last.line):
+            return last.request
+        if before is not None and buffer.skip(before.line):
+            self._last_line, self._line_before = before, last
+            return before.request
+        line = buffer.take_line()
+        if (buffer.size if line is None else len(line)) > self._max_line_bytes:
+            return self._out_of_step("line too long")
+        if line is None:
+            return None
+        parsed = _PARSED_LINES.get(line)
+        if parsed is None:
+            return _parse_line(line)
+        self._last_line, self._line_before = parsed, last
+        return parsed.request
 
     def _out_of_step(self, reason: str, wants_reply: bool = True) -> commands.Malformed:
         """Drop the rest of the stream, which cannot be parsed reliably after this error."""
@@ -239,7 +266,7 @@ def _cache_request(line: bytes, request: commands.Get | _AnnouncedSet) -> None:
     if len(line) <= _MAX_CACHED_LINE_BYTES:
         if len(_PARSED_LINES) >= _MAX_CACHED_LINES:
             _PARSED_LINES.clear()
-        _PARSED_LINES[line] = request
+        _PARSED_LINES[line] = _ParsedLine(line + b"\n", request)
 
 
 def _malformed(reason: str) -> commands.Malformed:

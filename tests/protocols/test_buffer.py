@@ -123,3 +123,25 @@ def test_small_remainder_does_not_keep_large_buffer(how: str) -> None:
         buffer.take(65_000)
     assert buffer.size <= 2
     assert held_by(buffer) < 1000
+
+
+def test_skip_drops_the_expected_bytes_only() -> None:
+    buffer = ReceiveBuffer()
+    assert not buffer.skip(b"get\n")
+    buffer.receive(b"get\nge")
+    assert not buffer.skip(b"set\n")
+    assert buffer.skip(b"get\n")
+    assert not buffer.skip(b"get\n")
+    buffer.receive(b"t\n")
+    assert (buffer.take_line(), buffer.size) == (b"get", 0)
+
+
+@given(st.integers(0, 12), st.integers(1, 12))
+def test_block_in_pieces_is_followed_by_the_rest(taken: int, size: int) -> None:
+    data = bytes(range(65, 77)) + b"\r\nline\nmore"
+    buffer = ReceiveBuffer()
+    for piece in pieces(data, size):
+        buffer.receive(piece)
+    assert buffer.take(taken) == data[:taken]
+    assert buffer.take(12 - taken, b"\r\n") == data[taken:12]
+    assert (buffer.take_line(), buffer.size) == (b"line", 4)

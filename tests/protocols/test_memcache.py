@@ -14,6 +14,7 @@ from tests.protocols.command_values import (
     MANY_BYTES,
     CommandValues,
     byte_by_byte,
+    cut_at,
     drain,
     parse_with,
     small_pieces_cost_the_same_behind_much,
@@ -362,6 +363,23 @@ def test_one_byte_at_a_time_costs_linear_work(begin: bytes) -> None:
 def test_items_keep_their_bytes(items: list[tuple[bytes, bytes]]) -> None:
     stream = b"".join(b"set %b 0 0 %d\r\n%b\r\n" % (name, len(data), data) for name, data in items)
     assert [values_of(command) for command in parse(stream)] == [put(name, data) for name, data in items]
+
+
+REPEATED = [
+    b"get work\r\n",
+    b"get work\n",
+    b"get work/open\r\n",
+    b"set work 0 0 10\r\nget work\r\n\r\n",
+    b"set work 0 0 1\r\n\n\r\n",
+    b"version\r\n",
+]
+
+
+@given(requests=st.lists(st.sampled_from(REPEATED), max_size=20), size=st.integers(1, 60))
+def test_repeated_lines_are_read_like_the_first(requests: list[bytes], size: int) -> None:
+    stream = b"".join(requests)
+    expected = [values_of(command) for request in requests for command in parse(request)]
+    assert [values_of(command) for command in parse(*cut_at(stream, range(size, len(stream), size)))] == expected
 
 
 @pytest.mark.parametrize(
