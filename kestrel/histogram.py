@@ -31,32 +31,63 @@ def bucket_start(bucket: int) -> int:
 class Histogram:
     """A histogram of measured numbers. It takes some hundred bytes, and a few KB at most."""
 
-    __slots__ = ("buckets", "count", "maximum", "minimum", "sum")
+    __slots__ = ("_buckets", "_count", "_last", "_maximum", "_minimum", "_sum", "_times")
 
     def __init__(self) -> None:
-        self.buckets: list[int] = []
-        """Counts of the buckets, up to the highest one used."""
-        self.count = 0
-        self.sum = 0
-        self.minimum = 0
-        """The smallest number, or 0 if there are none."""
-        self.maximum = 0
+        self._buckets: list[int] = []
+        self._count = self._sum = self._minimum = self._maximum = 0
+        self._last = 0
+        """The number that was added last. Most numbers of a queue are equal to the one before."""
+        self._times = 0
+        """How often `_last` was added without being counted in the other attributes."""
 
     def add(self, value: int, times: int = 1) -> None:
         """Add `value`, `times` times."""
-        if value < 0:  # a clock was set back
-            value = 0
-        bucket = value if value < _EXACT else bucket_index(value)
-        buckets = self.buckets
+        if value != self._last:
+            self._count_last()
+            self._last = value
+        self._times += times
+
+    def _count_last(self) -> None:
+        times, self._times = self._times, 0
+        if not times:
+            return
+        value = max(0, self._last)  # negative if a clock was set back
+        bucket = bucket_index(value)
+        buckets = self._buckets
         if bucket >= len(buckets):
             buckets.extend([0] * (bucket + 1 - len(buckets)))
         buckets[bucket] += times
-        if value > self.maximum:
-            self.maximum = value
-        if not self.count or value < self.minimum:
-            self.minimum = value
-        self.count += times
-        self.sum += value * times
+        self._maximum = max(value, self._maximum)
+        self._minimum = min(value, self._minimum) if self._count else value
+        self._count += times
+        self._sum += value * times
+
+    @property
+    def buckets(self) -> list[int]:
+        """Counts of the buckets, up to the highest one used."""
+        self._count_last()
+        return self._buckets
+
+    @property
+    def count(self) -> int:
+        return self._count + self._times
+
+    @property
+    def sum(self) -> int:
+        self._count_last()
+        return self._sum
+
+    @property
+    def minimum(self) -> int:
+        """The smallest number, or 0 if there are none."""
+        self._count_last()
+        return self._minimum
+
+    @property
+    def maximum(self) -> int:
+        self._count_last()
+        return self._maximum
 
     def merge(self, other: Histogram) -> None:
         """Add all numbers of `other`."""
@@ -64,13 +95,13 @@ class Histogram:
             return
         mine, theirs = self.buckets, other.buckets
         if len(mine) == len(theirs):
-            self.buckets = list(map(add, mine, theirs))
+            self._buckets = list(map(add, mine, theirs))
         else:
-            self.buckets = [a + b for a, b in zip_longest(mine, theirs, fillvalue=0)]
-        self.maximum = max(self.maximum, other.maximum)
-        self.minimum = min(self.minimum, other.minimum) if self.count else other.minimum
-        self.count += other.count
-        self.sum += other.sum
+            self._buckets = [a + b for a, b in zip_longest(mine, theirs, fillvalue=0)]
+        self._maximum = max(self._maximum, other.maximum)
+        self._minimum = min(self._minimum, other.minimum) if self._count else other.minimum
+        self._count += other.count
+        self._sum += other.sum
 
     def copy(self) -> Histogram:
         """Return an independent copy."""
@@ -90,11 +121,11 @@ class Histogram:
         if min(buckets) < 0:
             return self.copy()
         newer = Histogram()
-        newer.buckets = buckets
-        newer.count = self.count - earlier.count
-        newer.sum = self.sum - earlier.sum
-        newer.minimum = max(self.minimum, bucket_start(filled[0]))
-        newer.maximum = min(self.maximum, bucket_start(filled[-1] + 1) - 1)
+        newer._buckets = buckets
+        newer._count = self.count - earlier.count
+        newer._sum = self.sum - earlier.sum
+        newer._minimum = max(self.minimum, bucket_start(filled[0]))
+        newer._maximum = min(self.maximum, bucket_start(filled[-1] + 1) - 1)
         return newer
 
     def quantiles(self, shares: Sequence[float]) -> list[int]:
