@@ -31,6 +31,7 @@ _ADDX: Final = int(Opcode.ADDX)
 _ADDX_OPCODE: Final = bytes([Opcode.ADDX])
 _CONTINUE: Final = int(Opcode.CONTINUE)
 _TIMES_BYTES: Final = 16
+_ADDX_TIMES_AT: Final = ADDX_HEADER_BYTES - _TIMES_BYTES
 _EXPIRY_S_BYTES: Final = 4
 _CONTINUE_END_MS: Final = 1 << 44
 """Upper bound of a CONTINUE's add time. A STATE_DUMP has an ADD_XID there, which reads as a larger number."""
@@ -45,6 +46,23 @@ def encode_item(data: bytes, add_ms: int, expiry_ms: int) -> bytes:
     return _pack_addx(_ADDX, _TIMES_BYTES + len(data), add_ms, expiry_ms) + data
 
 
+class ItemEncoder:
+    """An encoder of ADDX records for one thread. Items of the same size and time share the bytes of their header."""
+
+    def __init__(self) -> None:
+        self._size = -1
+        self._add_ms = self._expiry_ms = 0
+        self._header = b""
+
+    def encode(self, data: bytes, add_ms: int, expiry_ms: int) -> bytes:
+        """Return the same record as `encode_item`."""
+        size = len(data)
+        if size != self._size or add_ms != self._add_ms or expiry_ms != self._expiry_ms:
+            self._header = _pack_addx(_ADDX, _TIMES_BYTES + size, add_ms, expiry_ms)
+            self._size, self._add_ms, self._expiry_ms = size, add_ms, expiry_ms
+        return self._header + data
+
+
 PLACEHOLDER: Final = encode_item(b"", 0, 1)
 """The record that replaces a removed or lost item (`kestrel.item.Item.is_placeholder`)."""
 
@@ -56,6 +74,25 @@ def decode_item(record: bytes) -> Item:
     if type(record) is not bytes:
         item.xid = cast(AnnouncedRecord, record).xid
     return item
+
+
+class ItemDecoder:
+    """A decoder of ADDX records for one thread. It decodes the times of adjacent items once if they are equal."""
+
+    def __init__(self) -> None:
+        self._times = b""
+        self._add_ms = self._expiry_ms = 0
+
+    def decode(self, record: bytes) -> Item:
+        """Return the same item as `decode_item`."""
+        times = record[_ADDX_TIMES_AT:ADDX_HEADER_BYTES]
+        if times != self._times:
+            _, _, self._add_ms, self._expiry_ms = _unpack_addx(record)
+            self._times = times
+        item = Item(record[ADDX_HEADER_BYTES:], self._add_ms, self._expiry_ms)
+        if type(record) is not bytes:
+            item.xid = cast(AnnouncedRecord, record).xid
+        return item
 
 
 def encode_announced_item(data: bytes, add_ms: int, expiry_ms: int, xid: int) -> bytes:

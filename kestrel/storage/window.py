@@ -13,7 +13,7 @@ from zope.interface import classImplements
 
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
-from kestrel.journal.records import ADDX_HEADER_BYTES, decode_item
+from kestrel.journal.records import ADDX_HEADER_BYTES, ItemDecoder, decode_item
 from kestrel.storage.interfaces import IBrowsing
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 
@@ -120,6 +120,7 @@ class Window:
         self.memory = MemoryShare(self._memory_limit)
         self._front: deque[Item] = deque()
         self._records = ChunkedDeque()
+        self._decoder = ItemDecoder()
         self._open: dict[int, Item] = {}
         self.free: Callable[[ChunkedDeque], object] = ChunkedDeque.free
         """Frees the memory of many records."""
@@ -176,7 +177,7 @@ class Window:
 
     def _decode(self, record: bytes) -> Item:
         """Decode a record that was just taken from the front of `_records`."""
-        item = decode_item(record)
+        item = self._decoder.decode(record)
         item.id = self._first_id
         self._first_id += 1
         return item

@@ -11,9 +11,12 @@ from kestrel.journal.opcodes import Opcode
 from kestrel.journal.records import (
     MAX_DATA_BYTES,
     REMOVE_RECORD,
+    ItemDecoder,
+    ItemEncoder,
     added_item,
     decode_item,
     decode_record,
+    encode_announced_item,
     encode_confirm,
     encode_continue,
     encode_continued_item,
@@ -276,3 +279,22 @@ def test_any_bytes_are_a_record_or_an_error(contents: bytes) -> None:
     except (DamagedRecord, UnfinishedRecord):
         return
     assert 0 < record.size <= len(contents)
+
+
+TIMES = st.sampled_from([0, ADD_MS, EXPIRY_MS])
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"", b"data", b"DATA", b"other"]), TIMES, TIMES)))
+def test_items_after_each_other_are_encoded_and_decoded_as_single_ones(items: list[tuple[bytes, int, int]]) -> None:
+    encoder, decoder = ItemEncoder(), ItemDecoder()
+    for data, add_ms, expiry_ms in items:
+        record = encoder.encode(data, add_ms, expiry_ms)
+        assert record == encode_item(data, add_ms, expiry_ms)
+        item = decoder.decode(record)
+        assert (item.data, item.add_ms, item.expiry_ms, item.xid) == (data, add_ms, expiry_ms, 0)
+
+
+def test_announced_record_keeps_its_xid_when_decoded_after_others() -> None:
+    decoder = ItemDecoder()
+    decoder.decode(encode_item(b"data", ADD_MS, 0))
+    assert decoder.decode(encode_announced_item(b"data", ADD_MS, 0, 7)).xid == 7

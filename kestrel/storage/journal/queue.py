@@ -21,6 +21,7 @@ from kestrel.journal.records import (
     MAX_DATA_BYTES,
     REMOVE_RECORD,
     XID_RECORD_BYTES,
+    ItemEncoder,
     added_item,
     encode_confirm,
     encode_continue,
@@ -58,6 +59,7 @@ class JournalQueue(LogQueue):
     ) -> None:
         super().__init__(name, settings, memory or MemoryLimit())
         self.writer = writer
+        self.encoder = ItemEncoder()
         self.history = History(name)
         self.boundaries: list[Boundary] = []
         """Boundaries of rotated files in replay order: the last one that has been read completely, and later ones."""

@@ -21,7 +21,6 @@ from kestrel.errors import BadQueueName, QueueFailed, StorageError
 from kestrel.journal.deletion import erase_deleted, mark_deleted
 from kestrel.journal.fileset import MAX_FILE_NAME_BYTES, QueueFiles, current_name, files_of, group_by_queue
 from kestrel.journal.pack import finish_interrupted
-from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.failures import reason_of
 from kestrel.storage.folder_resources import claim_folder
@@ -212,7 +211,7 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
         """Append one item to each queue. If one of them refuses it, raise a StorageError and change none."""
         for queue in queues:
             queue.check_put(len(data))
-        record = encode_item(data, add_ms, expiry_ms)
+        record = queues[0].encoder.encode(data, add_ms, expiry_ms)
         is_counted = self._resources.memory_limit.most_bytes is not None
         for queue in queues:
             queue.put(record)
