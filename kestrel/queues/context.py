@@ -27,9 +27,8 @@ class PutByName(Protocol):
 class QueueContext:
     """The barrier, the scheduler, both clocks, and the ways from one queue to others.
 
-    `clock` is monotonic and drives timers. `now_ms` is the wall clock, for stored times. `put` puts items that move to
-    other queues. `storage_failed` is called when the store of a queue has failed, since other stores may have failed
-    with it.
+    `clock` is monotonic and drives timers. `wall_clock_ms` is for stored times. `put` puts items that move to other
+    queues. `storage_failed` is called when the store of a queue has failed, since other stores may have failed with it.
     """
 
     def __init__(
@@ -37,15 +36,28 @@ class QueueContext:
         barrier: Barrier,
         scheduler: TickScheduler,
         clock: IReactorTime,
-        now_ms: Callable[[], int],
+        wall_clock_ms: Callable[[], int],
         put: PutByName,
         storage_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.barrier = barrier
         self.scheduler = scheduler
         self.clock = clock
-        self.now_ms = now_ms
         self.put = put
         self.storage_failed = storage_failed
         self.delayed_items_of: Callable[[bytes], int] = lambda name: 0
         """Returns the number of delayed items of a queue."""
+        self._wall_clock_ms = wall_clock_ms
+        self._tick = -1
+        """Number of the tick of the hub that `_tick_ms` was read in."""
+        self._tick_ms = 0
+
+    def now_ms(self) -> int:
+        """Return the time of day, in milliseconds since the epoch. A tick of the hub reads the clock once."""
+        barrier = self.barrier
+        if not barrier.is_in_tick:
+            return self._wall_clock_ms()
+        if self._tick != barrier.ticks:
+            self._tick = barrier.ticks
+            self._tick_ms = self._wall_clock_ms()
+        return self._tick_ms

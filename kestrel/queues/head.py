@@ -91,7 +91,7 @@ class Head:
 
     def __init__(self, queue: HeadOwner, context: QueueContext) -> None:
         self._queue = queue
-        self._now_ms = context.now_ms
+        self._context = context
         self._filling = HeadLoader(self._filled, self._fill_failed)
         self._load_listeners: list[Deferred[None]] = []
         self.discarding_for_bytes: int | None = None
@@ -135,7 +135,7 @@ class Head:
         limits = self._queue.limits
         if not item.expiry_ms and limits.max_age_ms is None:
             return False  # most items never expire, and need no look at the clock
-        return limits.is_expired(item, self._now_ms())
+        return limits.is_expired(item, self._context.now_ms())
 
     def sweep(self, most: int = MAX_SWEPT_PER_SLICE) -> int:
         """Expire up to `most` items in memory, and return the number of items removed, including placeholders.

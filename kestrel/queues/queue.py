@@ -62,7 +62,6 @@ class Queue(HeadOwner):
         self.head = Head(self, context)
         self._context = context
         self._barrier = context.barrier
-        self._now_ms = context.now_ms
         self._is_serving = False
         self._serves_again = False
         """Whether a callback of `serve` has called `serve`, which may find more to do."""
@@ -177,7 +176,7 @@ class Queue(HeadOwner):
         return item
 
     def _was_taken(self, item: Item) -> Batch:
-        age_ms = self._now_ms() - item.add_ms
+        age_ms = self._context.now_ms() - item.add_ms
         if age_ms < 0:
             age_ms = 0
         self.counters.age_ms = age_ms
@@ -191,7 +190,7 @@ class Queue(HeadOwner):
         if not store.items:
             return 0
         head = store.peek() if store.failure is None else None
-        return None if head is None else max(0, self._now_ms() - head.add_ms)
+        return None if head is None else max(0, self._context.now_ms() - head.add_ms)
 
     @property
     def delayed_items(self) -> int:
@@ -341,9 +340,9 @@ class Queue(HeadOwner):
             return None
         at_once = cast("IContinue | None", IContinue(self.store, None))
         if at_once is None:
-            self.storage.put((self.store,), data, self._now_ms(), expiry_ms)
+            self.storage.put((self.store,), data, self._context.now_ms(), expiry_ms)
             return self.confirm_after(self.item_was_put(len(data), expiry_ms), xid)
-        at_once.continue_(xid, data, self._now_ms(), expiry_ms)
+        at_once.continue_(xid, data, self._context.now_ms(), expiry_ms)
         self.open_read_table.ended(xid)
         if self.settings.enable_trace:
             self._trace("continued", (xid,))

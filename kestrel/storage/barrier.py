@@ -145,6 +145,8 @@ class Barrier:
         self._seconds = seconds
         self.ticks = 0
         """Number of ticks that have ended."""
+        self.is_in_tick = False
+        """True from `begin_tick` to `end_of_tick`."""
         self._end_is_scheduled = False
         self._touched: list[CommittedQueue] = []
         self._releases: list[Callable[[], None]] = []
@@ -177,7 +179,7 @@ class Barrier:
 
     def begin_tick(self) -> None:
         """Announce that the caller will call `end_of_tick` in any case, so that none needs to be scheduled."""
-        self._end_is_scheduled = True
+        self._end_is_scheduled = self.is_in_tick = True
 
     def schedule_end(self) -> None:
         """Schedule the end of this tick, unless that is done or announced."""
@@ -188,7 +190,7 @@ class Barrier:
     def end_of_tick(self) -> None:
         """Commit every touched queue that has no pending commit, then call the waiting functions."""
         # Before anything can fail: while this is true, no further end of a tick is scheduled.
-        self._end_is_scheduled = False
+        self._end_is_scheduled = self.is_in_tick = False
         self.ticks += 1
         if not self._touched and not self._releases:
             return

@@ -42,7 +42,9 @@ class Bench:
         scheduler = TickScheduler(self.barrier, self._soon.append, self.clock.seconds)
         scheduler.open()
         self.moved: list[tuple[bytes, bytes]] = []
-        context = QueueContext(self.barrier, scheduler, self.clock, lambda: self.now_ms, self.put_by_name)
+        self.context = context = QueueContext(
+            self.barrier, scheduler, self.clock, lambda: self.now_ms, self.put_by_name
+        )
         self.queue = Queue(b"work", settings, self.storage, self.storage.queue(b"work", settings), context)
         self.answers: list[tuple[str, Answer]] = []
 
@@ -513,3 +515,21 @@ def test_queue_keeps_its_storage_if_that_cannot_delete_it() -> None:
     bench.put(b"a")
     assert bench.queue.storage is bench.storage
     assert bench.items() == [b"a"]
+
+
+def test_tick_of_the_hub_reads_the_wall_clock_once() -> None:
+    bench = Bench()
+    context = bench.context
+
+    def time_of_two_readings() -> list[int]:
+        first = context.now_ms()
+        bench.now_ms += 5
+        return [first, context.now_ms()]
+
+    assert time_of_two_readings() == [1_000_000, 1_000_005]
+    bench.barrier.begin_tick()
+    assert time_of_two_readings() == [1_000_005, 1_000_005]
+    bench.barrier.end_of_tick()
+    assert context.now_ms() == 1_000_010
+    bench.barrier.begin_tick()
+    assert time_of_two_readings() == [1_000_010, 1_000_010]
