@@ -69,7 +69,6 @@ class QueueManager:
         self.counters = ServerCounters()
         self.deleted_queue_histograms = QueueHistograms()
         self.barrier: Barrier = scheduler.barrier
-        self.now_ms = now_ms
         self.memory_limit = memory_limit or MemoryLimit()
         self.aliases: dict[bytes, Alias] = rebuild_aliases({}, config)
         self.settings_for: SettingsFor = config.settings_for
@@ -89,6 +88,8 @@ class QueueManager:
         if measuring is not None:
             measuring.measure = self._storage_measured
         self._queues: dict[bytes, Queue] = {}
+        self._plain: dict[bytes, Queue] = {}
+        """Queues that no alias masks and that have no children, as far as they were looked up since the last change."""
         self._names: list[bytes] = []
         """The names of `_queues`, sorted."""
         self._alias_names = sorted(self.aliases)
@@ -134,6 +135,7 @@ class QueueManager:
         """Record that a queue cannot be served now. Every use of the name tries again."""
         self._failed_to_load.add(name)
         self._children.add(name)
+        self._plain.clear()
 
     def close(self, compacts: bool = False) -> Deferred[None]:
         """Commit the last changes and close the storage (`IStorage.close`). No queue may be used after this."""
@@ -147,6 +149,10 @@ class QueueManager:
             queue.end()
         self.barrier.end_of_tick()
         return self._storage.close(compacts)
+
+    def now_ms(self) -> int:
+        """Return the time of day, in milliseconds since the epoch (`QueueContext.now_ms`)."""
+        return self._context.now_ms()
 
     def wake_all(self) -> None:
         """Answer all waiters of all queues, because the server stops."""
@@ -197,6 +203,7 @@ class QueueManager:
         self._queues[name] = queue
         insort(self._names, name)
         self._children.add(name)
+        self._plain.clear()
         return queue
 
     def _storage_for(self, name: bytes, settings: QueueSettings) -> IStorage:
@@ -221,6 +228,21 @@ class QueueManager:
         if queue is None or name in self.aliases:
             return QueueLimits(self.settings_for(name))
         return queue.limits
+
+    def plain_queue(self, name: bytes) -> Queue | None:
+        """Return the queue `name` if it is usable, no alias masks it and it has no children; otherwise None.
+
+        Most requests are for such queues, and need no other lookup.
+        """
+        queue = self._plain.get(name)
+        if queue is None:
+            if name in self.aliases or name in self._children.by_parent:
+                return None
+            queue = self._queues.get(name)
+            if queue is None:
+                return None
+            self._plain[queue.name] = queue
+        return queue if queue.store.failure is None else None
 
     def known(self, name: bytes) -> Queue | None:
         """Return the queue `name`, usable or not, or None if it is missing or masked by an alias."""
@@ -297,23 +319,10 @@ class QueueManager:
         one of the alias's queues, even if other queues or children have it. A full child is skipped. If this raises a
         `KestrelError`, no queue has the item. `expiry_ms` is in milliseconds since the epoch, or 0 for never.
         """
-        size = len(data)
         alias = self.aliases.get(name)
         if alias is None and name not in self._children.by_parent:
-            queue = self._queues.get(name)
-            if queue is None or queue.store.failure is not None:
-                queue = self.queue(name)
-            if queue.limits.has_fanout_only:
-                self.switch_storage_if_needed(queue)
-                if queue.limits.is_too_large(size):
-                    return None
-                self._count_relayed((queue,), size)
-                return _SAFE
-            if not queue.admits(size):
-                return None
-            queue.storage.put((queue.store,), data, self.now_ms(), expiry_ms)
-            self.counters.total_items += 1
-            return queue.item_was_put(size, expiry_ms)
+            return self.put_plain(self.queue(name), data, expiry_ms)
+        size = len(data)
         targets, relays, is_refused = self._targets(name, alias, size, ())
         if alias is not None:
             alias.count(size)
@@ -321,6 +330,21 @@ class QueueManager:
         if relays:
             self._count_relayed(relays, size)
         return None if is_refused else combine_batches(list(batches.values())) or _SAFE
+
+    def put_plain(self, queue: Queue, data: bytes, expiry_ms: int) -> Batch | None:
+        """Append an item to a queue without alias and children, as `put` does."""
+        size = len(data)
+        if queue.limits.has_fanout_only:
+            self.switch_storage_if_needed(queue)
+            if queue.limits.is_too_large(size):
+                return None
+            self._count_relayed((queue,), size)
+            return _SAFE
+        if not queue.admits(size):
+            return None
+        queue.storage.put((queue.store,), data, self._context.now_ms(), expiry_ms)
+        self.counters.total_items += 1
+        return queue.item_was_put(size, expiry_ms)
 
     def put_delayed(self, name: bytes, data: bytes, expiry_ms: int, due_ms: int) -> Batch | None:
         """Store an item that is put to a queue or alias at `due_ms`, in milliseconds since the epoch.
@@ -461,6 +485,7 @@ class QueueManager:
         queue.histograms = self.deleted_queue_histograms  # later values of its ended operations count there
         queue.end()
         self._children.remove(name)
+        self._plain.clear()
         self._deletions[name] = batch
         batch.when_settled(partial(self._deletion_settled, name, batch))
         return batch
@@ -535,6 +560,7 @@ class QueueManager:
         before = self.aliases
         self.aliases = rebuild_aliases(before, config)
         self._alias_names = sorted(self.aliases)
+        self._plain.clear()
         new = [name for name in self.aliases if name not in before]
         self._warn_of_masks(new)
         for name in new:

@@ -6,6 +6,7 @@ from kestrel.config.model import Config
 from kestrel.errors import NotAuthorized, Unavailable
 from kestrel.escaping import show_name
 from kestrel.protocols.codec import Codec
+from kestrel.queues.queue import Queue
 from kestrel.queues.status import ServerStatus
 from kestrel.session.session_context import SessionContext
 
@@ -69,23 +70,35 @@ class Access:
         if self.refuses_writes:
             raise Unavailable("too many connections to write on this one")
 
-    def check_put(self, name: bytes) -> None:
-        """Check that the client may put to the queue `name`, or to every queue of the alias `name`."""
+    def check_put(self, name: bytes, queue: Queue | None = None) -> None:
+        """Check that the client may put to the queue `name`, or to every queue of the alias `name`.
+
+        `queue` is the queue, if the caller has looked it up.
+        """
         if self.refuses_writes or not self._status.takes_writes:
             self.check_change()
-        alias = self._manager.aliases.get(name)
-        for queue in (name,) if alias is None else alias.queues:
-            listed = self._manager.limits_of(queue).enqueuers
+        if queue is not None:
+            listed = queue.limits.enqueuers
             if listed is not None:
-                self._check_listed(listed, "put to", queue)
+                self._check_listed(listed, "put to", name)
+            return
+        alias = self._manager.aliases.get(name)
+        for each in (name,) if alias is None else alias.queues:
+            listed = self._manager.limits_of(each).enqueuers
+            if listed is not None:
+                self._check_listed(listed, "put to", each)
 
-    def check_get(self, name: bytes) -> None:
-        """Check that the client may get and peek items of the queue `name`."""
+    def check_get(self, name: bytes, queue: Queue | None = None) -> None:
+        """Check that the client may get and peek items of the queue `name`.
+
+        `queue` is the queue, if the caller has looked it up.
+        """
         if not self._status.takes_reads:
             raise Unavailable(f"the server is {self._status.in_force.value}")
         if self.refuses_reads:
             raise Unavailable("too many connections to read on this one")
-        listed = self._manager.limits_of(name).dequeuers
+        limits = self._manager.limits_of(name) if queue is None else queue.limits
+        listed = limits.dequeuers
         if listed is not None:
             self._check_listed(listed, "get from", name)
 

@@ -28,13 +28,16 @@ def get(session: Session, command: commands.Get) -> None:
     if command.aborts or (command.closes and not command.opens):
         session.outbox.reply(session.codec.no_item(command), ended)
         return
-    session.access.check_get(name)
+    queue = session.manager.plain_queue(name)
+    session.access.check_get(name, queue)
     if command.peeks:
         session.counters.cmd_peek += 1
     else:
-        session.open_reads.check_take(name, command.opens, session.settings.max_open_transactions)
+        if command.opens or session.open_reads.has_any:
+            session.open_reads.check_take(name, command.opens, session.settings.max_open_transactions)
         session.counters.cmd_get += 1
-    queue = session.manager.queue_to_read(name)
+    if queue is None:
+        queue = session.manager.queue_to_read(name)
     if queue is None:
         session.outbox.reply(session.codec.no_item(command), ended)
         return

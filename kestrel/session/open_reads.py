@@ -106,6 +106,11 @@ class ConnectionOpenReads:
         if count and not opens:
             raise OpenReadExists("a read of this queue is open")
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there may be open reads of any queue."""
+        return bool(self._by_queue)
+
     def count(self, queue: bytes) -> int:
         """Return the number of this connection's open reads of the queue with that name."""
         reads = self._of(queue)

@@ -17,11 +17,17 @@ _PENDING_ITEM_OVERHEAD_BYTES: Final = 56
 
 def put(session: Session, command: commands.Put) -> None:
     """Append items to a queue or alias, and reply with the number of stored items."""
-    session.access.check_put(command.queue)
+    manager = session.manager
+    queue = manager.plain_queue(command.queue)
+    session.access.check_put(command.queue, queue)
     expiry_ms = command.expiry_ms and _absolute_expiry_ms(session, command)
-    if len(command.items) == 1 and not (session.uncommitted.is_full and session.manager.is_durable(command.queue)):
+    if len(command.items) == 1 and not (session.uncommitted.is_full and manager.is_durable(command.queue)):
         session.counters.cmd_set += 1
-        batch = session.manager.put(command.queue, command.items[0], expiry_ms)
+        data = command.items[0]
+        if queue is None:
+            batch = manager.put(command.queue, data, expiry_ms)
+        else:
+            batch = manager.put_plain(queue, data, expiry_ms)
         session.outbox.reply(session.codec.stored(command, 0 if batch is None else 1), batch)
     else:
         _SlicedPut(session, command, expiry_ms).begin()

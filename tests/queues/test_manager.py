@@ -114,6 +114,30 @@ def test_queue_without_journal_is_kept_in_memory(bench: Bench) -> None:
     assert bench.manager.queue(b"lasting").storage is bench.storage
 
 
+def test_child_gets_items_put_after_its_creation(bench: Bench) -> None:
+    bench.put(b"parent", b"one")
+    assert bench.manager.plain_queue(b"parent") is not None
+    bench.manager.queue(b"parent+child")
+    assert bench.manager.plain_queue(b"parent") is None
+    bench.put(b"parent", b"two")
+    assert bench.items(b"parent+child") == [b"two"]
+    bench.manager.delete(b"parent+child")
+    assert bench.manager.plain_queue(b"parent") is bench.manager.queue(b"parent")
+
+
+def test_deleted_or_failed_queue_is_not_plain(bench: Bench) -> None:
+    bench.put(b"work", b"one")
+    queue = bench.manager.plain_queue(b"work")
+    assert queue is bench.manager.queue(b"work")
+    bench.manager.delete(b"work")
+    assert bench.manager.plain_queue(b"work") is None
+    bench.put(b"work", b"two")
+    again = bench.manager.plain_queue(b"work")
+    assert again is not None
+    again.store.failure = "disk failed"
+    assert bench.manager.plain_queue(b"work") is None
+
+
 # Start and stop.
 
 
