@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Any, Final
 
+from mypy_extensions import mypyc_attr
 
+
+@mypyc_attr(acyclic=True)
 class Command:
     """One request of a client."""
 
@@ -19,6 +22,7 @@ class Command:
     """Data of the codec that made the command, for its reply."""
 
 
+@mypyc_attr(acyclic=True)
 class OptionalReplyCommand(Command):
     """A command that the client may send without expecting a reply.
 
@@ -30,6 +34,7 @@ class OptionalReplyCommand(Command):
     wants_reply: bool
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Put(OptionalReplyCommand):
     """Append items to a queue.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mypy_extensions import mypyc_attr
 from twisted.logger import Logger
 
 from kestrel.commands import Command
@@ -19,6 +20,7 @@ Sent = Callable[[bool], None]
 """Callback, called once, with True if the reply was passed to the transport unchanged."""
 
 
+@mypyc_attr(acyclic=True)
 class _HeldReply:
     """A reply in the queue of an outbox, and a link to the one behind it."""
 
@@ -129,7 +131,8 @@ class Outbox:
     def release(self) -> None:
         """Send replies in order, up to the first whose batch is not settled. Send none while paused."""
         self._is_release_due = False
-        leaving: list[bytes] | None = None
+        data = b""
+        following: list[bytes] | None = None
         told: list[tuple[Sent, bool]] | None = None
         while not self.is_paused:
             entry = self._first  # a callback may have changed it
@@ -156,10 +159,12 @@ class Outbox:
                 reply, _ = self._codec.error(entry.command, failure)
                 if entry.lost is not None:
                     entry.lost()
-            if leaving is None:
-                leaving = [reply]
+            if not data:
+                data = reply
+            elif following is None:
+                following = [data, reply]
             else:
-                leaving.append(reply)
+                following.append(reply)
             if entry.sent is not None:
                 if told is None:
                     told = []
@@ -167,8 +172,9 @@ class Outbox:
         hangs_up = self._closes and not self._is_gone and self._first is None and not self.is_paused
         if self._memory.bytes != self.held_bytes:
             self._memory.set_bytes(self.held_bytes)
-        if leaving is not None:
-            data = leaving[0] if len(leaving) == 1 else b"".join(leaving)
+        if following is not None:
+            data = b"".join(following)
+        if data:
             self._counters.bytes_written += len(data)
             self.transport.write(data)
             if self.is_paused:  # the bytes stay in the transport until the client reads
@@ -181,7 +187,7 @@ class Outbox:
             self.lost()
             self.transport.unregisterProducer()  # a TLS transport would wait for its producer before it closes
             self.transport.loseConnection()
-        elif leaving is not None:
+        elif data:
             self._continue_session()
 
     def _wait_for(self, batch: Batch) -> None:
