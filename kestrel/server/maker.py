@@ -20,7 +20,7 @@ from kestrel.config.model import Config
 from kestrel.errors import KestrelError
 from kestrel.server.logs import ServerLog
 from kestrel.server.options import Options
-from kestrel.server.process import ExitStatus, call_as_user, raise_file_limit
+from kestrel.server.process import ExitStatus, call_as_user, keep_freed_memory, raise_file_limit
 from kestrel.server.service import KestrelService
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, CannotServe
 
@@ -57,6 +57,7 @@ class Daemon(MultiService):
         super().__init__()  # type: ignore[no-untyped-call]
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can reload, SIGHUP would end the process
         raise_file_limit()  # before the storage reads the limit
+        keep_freed_memory()
         self._exit_status = ExitStatus()
         self._reactor = reactor
         self._options = options

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
 import pytest
 from twisted.internet.task import Clock
 
 from kestrel.server import maker
 from kestrel.server.startup_errors import EX_CONFIG, CannotServe
+from tests.child import PATIENCE_S
 
 
 def test_the_limit_of_open_files_is_raised_before_the_storage_counts_them(
@@ -25,3 +31,32 @@ def test_the_limit_of_open_files_is_raised_before_the_storage_counts_them(
     assert ended.value.code == EX_CONFIG
     assert done == ["limit raised", "server made"]
     assert capfd.readouterr().err == "kestrel: enough was seen\n"
+
+
+PAGE_FAULTS = """
+import resource
+from kestrel.server.process import keep_freed_memory
+
+def faults_of_twenty_items():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        bytearray(4 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+keep_freed_memory()
+faults_of_twenty_items()
+print(faults_of_twenty_items())
+"""
+
+
+def page_faults(environment: Mapping[str, str]) -> int:
+    """Return the page faults of a program that uses and frees 4 MiB repeatedly."""
+    program = [sys.executable, "-c", PAGE_FAULTS]
+    environment = {**os.environ, **environment}
+    ended = subprocess.run(program, env=environment, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    return int(ended.stdout)
+
+
+def test_freed_memory_is_used_again_unless_the_environment_sets_its_limit() -> None:
+    assert page_faults({}) < 20
+    assert page_faults({"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}) >= 20
