@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
@@ -87,11 +87,17 @@ def imported_by(module: str) -> list[str]:
     return [name for name in names if name.startswith("kestrel.") and (ROOT / source_of(name)).is_file()]
 
 
+def digest_of(source: Path) -> str:
+    """Return the digest of a module's source, and of its version in C if there is one (kestrel/compiled.py)."""
+    parts = [path.read_bytes() for path in (source, source.with_suffix(".c")) if path.exists()]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
 # A change of any of these modules makes the extension stale (kestrel/compiled.py).
 NOTED = tuple(dict.fromkeys([*COMPILED, *(name for module in COMPILED for name in imported_by(module))]))
 
 # Computed before the compiler reads the sources, so that a source that changes during the build makes it stale.
-DIGESTS = {module: hashlib.sha256((ROOT / source_of(module)).read_bytes()).hexdigest() for module in NOTED}
+DIGESTS = {module: digest_of(ROOT / source_of(module)) for module in NOTED}
 
 
 # Hidden symbols let calls within the extension be direct or inlined. With 16 requests in flight, each takes 10 % less.
@@ -119,6 +125,8 @@ def extensions() -> list:
             raise
         print("The extension cannot be compiled (see above). Its modules will run as Python.", file=sys.stderr)
         return []
+    if os.name == "posix":
+        found.append(Extension("kestrel.net.socket_io", ["kestrel/net/socket_io.c"]))
     for extension in found:
         extension.optional = WANTED != "require"
         if os.name == "posix":

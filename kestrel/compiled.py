@@ -63,8 +63,11 @@ def _choose() -> _Choice:
 
 
 def _digest(source: Path) -> str:
-    """Return the digest of a source, or an empty string if it is missing."""
-    return hashlib.sha256(source.read_bytes()).hexdigest() if source.exists() else ""
+    """Return the digest of a source and of its version in C, if there is one. Empty if the source is missing."""
+    if not source.exists():
+        return ""
+    in_c = source.with_suffix(".c")
+    return hashlib.sha256(source.read_bytes() + (in_c.read_bytes() if in_c.exists() else b"")).hexdigest()
 
 
 _CHOSEN: Final = _choose()

@@ -76,7 +76,8 @@ class Package:
 
     def build(self) -> None:
         """Write the files of a build. The extension is empty."""
-        self.note(item=hashlib.sha256(self.source.read_bytes()).hexdigest())
+        sources = [path.read_bytes() for path in (self.source, self.source.with_suffix(".c")) if path.exists()]
+        self.note(item=hashlib.sha256(b"".join(sources)).hexdigest())
         (self.folder / f"kestrel__mypyc{EXTENSION_SUFFIXES[0]}").touch()
 
 
@@ -87,6 +88,7 @@ def package(tmp_path: Path) -> Package:
 
 def test_every_module_is_of_the_reported_build() -> None:
     modules, _ = compiled_modules()
+    modules.append("kestrel.net.socket_io")  # in C
     loaded = {module: importlib.import_module(module).__file__ or "" for module in modules}
     ending = ".so" if compiled.BUILD == "compiled" else ".py"
     assert len(loaded) > 20
@@ -120,6 +122,15 @@ def test_changed_source_disables_the_extension(package: Package) -> None:
         source.write("# A later change.\n")
     why = "kestrel.item has changed since the extension was built"
     assert build_of(package.folder) == ["pure", why, True, str(package.source)]
+
+
+def test_changed_version_in_c_disables_the_extension(package: Package) -> None:
+    in_c = package.source.with_suffix(".c")
+    in_c.write_bytes(b"int one;\n")
+    package.build()
+    assert build_of(package.folder)[0] == "compiled"
+    in_c.write_bytes(b"int two;\n")
+    assert build_of(package.folder)[0] == "pure"
 
 
 def test_missing_source_disables_the_extension(package: Package) -> None:

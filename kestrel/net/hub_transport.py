@@ -6,7 +6,6 @@ its interest in the hub's epoll set, and ask the hub to end the connection. Only
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import struct
@@ -29,6 +28,8 @@ from twisted.internet.interfaces import (
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements
+
+from kestrel.net.socket_io import receive, send
 
 log = Logger(__name__)
 
@@ -91,8 +92,8 @@ class HubTransport:
         self._epoll = epoll
         self._end_later = end_later
         # The system's own calls take their arguments faster than those of a socket object.
-        self._read: Callable[[int, int], bytes] = os.read
-        self._write: Callable[[int, bytes], int] = os.write
+        self._read: Callable[[int, int], bytes] = receive
+        self._write: Callable[[int, bytes], int] = send
         self._read_bytes = FIRST_READ_BYTES
         """Limit of the next read."""
         self._data = b""
