@@ -11,6 +11,9 @@ _LF: Final = b"\n"
 _MAX_USED_BYTES: Final = 4096
 """Limit of used bytes that are kept. Above it, the rest is copied if it is smaller than the used bytes."""
 
+_MIN_PIECE_BYTES: Final = 4096
+"""Size from which received bytes are kept as they are. Smaller ones are collected."""
+
 _EMPTY_LINE: Final = re.compile(rb"^\r?\n", re.MULTILINE)
 
 
@@ -21,11 +24,11 @@ class NoLineEnd(Exception):
 class ReceiveBuffer:
     """A buffer that splits received bytes into lines and blocks. It scans each byte once, however small the pieces are.
 
-    While whole requests arrive, the transport's own bytes object is sliced and little is copied. `_tail` is used only
-    for requests that arrive in pieces, until they are complete.
+    While whole requests arrive, the transport's own bytes object is sliced and little is copied. `_pieces` and `_tail`
+    are used only for requests that arrive in pieces, until they are complete. A large block is copied once.
     """
 
-    __slots__ = ("_data", "_is_closed", "_position", "_scanned", "_tail", "_tail_scanned", "size")
+    __slots__ = ("_data", "_is_closed", "_pieces", "_position", "_scanned", "_tail", "_tail_scanned", "size")
 
     def __init__(self) -> None:
         self.size = 0
@@ -33,8 +36,10 @@ class ReceiveBuffer:
         self._data: bytes = b""
         self._position = 0
         self._scanned = 0
+        self._pieces: list[bytes] = []
+        """Large pieces received after `_data`, the start of an incomplete request."""
         self._tail = bytearray()
-        """Bytes received after `_data`, the start of an incomplete request."""
+        """Small pieces received after `_pieces`."""
         self._tail_scanned = 0
         self._is_closed = False
 
@@ -43,7 +48,14 @@ class ReceiveBuffer:
         if self._is_closed:
             return
         if self.size:
-            self._tail += data
+            if len(data) < _MIN_PIECE_BYTES:
+                self._tail += data
+            else:
+                if self._tail:
+                    self._pieces.append(bytes(self._tail))
+                    self._tail = bytearray()
+                    self._tail_scanned = 0
+                self._pieces.append(data)
         else:
             self._data = data
             self._position = self._scanned = 0
@@ -65,11 +77,14 @@ class ReceiveBuffer:
         end = self._data.find(_LF, self._scanned)
         if end < 0:
             self._scanned = len(self._data)
-            if self._tail.find(_LF, self._tail_scanned) < 0:
+            if not self._pieces and self._tail.find(_LF, self._tail_scanned) < 0:
                 self._tail_scanned = len(self._tail)
                 return None
             self._join()
             end = self._data.find(_LF, self._scanned)
+            if end < 0:
+                self._scanned = len(self._data)
+                return None
         line = self._data[self._position : end]
         self._used_up_to(end + 1)
         return line
@@ -83,9 +98,11 @@ class ReceiveBuffer:
         if needed > self.size:
             return None
         if self._position + needed > len(self._data):
-            if self._position + size >= len(self._data):
-                return self._take_from_both(size, line_end)
-            self._join()  # the line end is in pieces
+            last: bytes | bytearray = self._tail or (self._pieces[-1] if self._pieces else b"")
+            end = size - (self.size - len(last))
+            if end >= 0:
+                return self._take_to(last, end, line_end)
+            self._join()
         data, begin = self._data, self._position
         end = begin + size
         if line_end and data[end : end + len(line_end)] != line_end:
@@ -93,18 +110,17 @@ class ReceiveBuffer:
         self._used_up_to(begin + needed)
         return data[begin:end]
 
-    def _take_from_both(self, size: int, line_end: bytes) -> bytes:
-        """Do the same as `take` with bytes that end in `_tail`, which are copied once."""
-        begun, tail = len(self._data) - self._position, self._tail
-        end = size - begun
-        if tail[end : end + len(line_end)] != line_end:
+    def _take_to(self, last: bytes | bytearray, end: int, line_end: bytes) -> bytes:
+        """Do the same as `take` with a block that ends at `end` of the `last` piece. Nothing else is copied."""
+        rest = end + len(line_end)
+        if last[end:rest] != line_end:
             raise NoLineEnd
-        with memoryview(tail) as view:
-            taken = b"".join((memoryview(self._data)[self._position :], view[:end]))
-        self._data = bytes(tail[end + len(line_end) :])
-        self._tail = bytearray()
+        pieces = self._pieces if last is self._tail else self._pieces[:-1]
+        taken = b"".join([memoryview(self._data)[self._position :], *pieces, memoryview(last)[:end]])
+        self._data = bytes(memoryview(last)[rest:])
         self.size = len(self._data)
-        self._position = self._scanned = self._tail_scanned = 0
+        self._position = self._scanned = 0
+        self._drop_pieces()
         return taken
 
     def drop_lines(self) -> bool:
@@ -125,16 +141,20 @@ class ReceiveBuffer:
 
     def _join(self) -> None:
         """Move all held bytes into `_data`."""
-        if self._tail:
+        if self._tail or self._pieces:
             self._scanned -= self._position
-            self._data = b"".join((memoryview(self._data)[self._position :], self._tail))
+            self._data = b"".join([memoryview(self._data)[self._position :], *self._pieces, self._tail])
             self._position = 0
-            self._tail = bytearray()
-            self._tail_scanned = 0
+            self._drop_pieces()
+
+    def _drop_pieces(self) -> None:
+        self._pieces = []
+        self._tail = bytearray()
+        self._tail_scanned = 0
 
     def _used_up_to(self, position: int) -> None:
         left = len(self._data) - position
-        self.size = left + len(self._tail)
+        self.size -= position - self._position
         if not left:  # an idle connection holds no bytes
             self._data = b""
             position = 0
@@ -151,5 +171,5 @@ class ReceiveBuffer:
     def clear(self) -> None:
         """Drop all held bytes."""
         self._data = b""
-        self.size = self._position = self._scanned = self._tail_scanned = 0
-        self._tail = bytearray()
+        self.size = self._position = self._scanned = 0
+        self._drop_pieces()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel.protocols.buffer import ReceiveBuffer
+from kestrel.protocols.buffer import NoLineEnd, ReceiveBuffer
 from tests.costs import costs_about_the_same
 from tests.protocols.command_values import LITTLE_BYTES, MANY_BYTES, cut_at
 
@@ -145,3 +145,37 @@ def test_block_in_pieces_is_followed_by_the_rest(taken: int, size: int) -> None:
     assert buffer.take(taken) == data[:taken]
     assert buffer.take(12 - taken, b"\r\n") == data[taken:12]
     assert (buffer.take_line(), buffer.size) == (b"line", 4)
+
+
+@given(st.lists(st.sampled_from([1, 2, 100, 4095, 4096, 5000]), min_size=1, max_size=12), st.integers(0, 20_000))
+def test_lines_and_blocks_in_large_and_small_pieces_are_read(sizes: list[int], block: int) -> None:
+    expected = [b"set", bytes(block), b"x" * 5000, b"y" * block, b"end"]
+    data = b"set\n%b\r\n%b\n%b\r\nend\n" % (expected[1], expected[2], expected[3])
+    buffer = ReceiveBuffer()
+    takes = [
+        buffer.take_line,
+        lambda: buffer.take(block, b"\r\n"),
+        buffer.take_line,
+        lambda: buffer.take(block, b"\r\n"),
+        buffer.take_line,
+    ]
+    taken: list[bytes] = []
+    sent = 0
+    while sent < len(data):
+        size = sizes[len(taken) % len(sizes)] if sent else sizes[0]
+        buffer.receive(data[sent : sent + size])
+        sent = min(len(data), sent + size)
+        while len(taken) < len(takes) and (found := takes[len(taken)]()) is not None:
+            taken.append(found)
+        assert buffer.size == sent - sum(map(len, taken)) - sum((1, 2, 1, 2, 1)[: len(taken)])
+        sizes = sizes[1:] + sizes[:1]
+    assert taken == expected
+
+
+def test_block_without_its_line_end_is_an_error_in_any_pieces() -> None:
+    for size in (1, 5000, 5001, 5002):
+        buffer = ReceiveBuffer()
+        for piece in pieces(bytes(5000) + b"\r?", size):
+            buffer.receive(piece)
+        with pytest.raises(NoLineEnd):
+            buffer.take(5000, b"\r\n")
