@@ -88,13 +88,14 @@ class _AnnouncedSet:
 
 
 class _ParsedLine:
-    """A line with its line feed, and its request."""
+    """A line with its line feed, and its request. `following` is the line that followed it last, of any client."""
 
-    __slots__ = ("line", "request")
+    __slots__ = ("following", "line", "request")
 
     def __init__(self, line: bytes, request: commands.Get | _AnnouncedSet) -> None:
         self.line = line
         self.request = request
+        self.following = self
 
 
 _PARSED_LINES: Final[dict[bytes, _ParsedLine]] = {}
@@ -118,9 +119,10 @@ class MemcacheCodec(Codec):
         self._max_item_bytes = max_item_bytes
         self._echo_requested_key = echo_requested_key
         self._announced: _AnnouncedSet | None = None
-        # Most clients repeat one or two lines, which are recognized without a look for the line end.
         self._last_line: _ParsedLine | None = None
-        self._line_before: _ParsedLine | None = None
+        """The last line, if it is cached. Clients repeat their lines in the same order, so the next one can be guessed
+        and compared, without a search for its end.
+        """
 
     # Bytes to commands.
 
@@ -134,9 +136,17 @@ class MemcacheCodec(Codec):
     def next_command(self) -> commands.Command | None:
         announced = self._announced
         if announced is None:
-            request = self._next_request()
-            if request is None:
-                return None
+            last = self._last_line
+            if last is not None and self.buffer.skip(last.following.line):
+                parsed = self._last_line = last.following
+                request: commands.Command | _AnnouncedSet = parsed.request
+            else:
+                line = self.buffer.take_line()
+                if (self.buffer.size if line is None else len(line)) > self._max_line_bytes:
+                    return self._out_of_step("line too long")
+                if line is None:
+                    return None
+                request = self._request_of(line, last)
             if not isinstance(request, _AnnouncedSet):
                 if isinstance(request, commands.Malformed) and request.closes:
                     self.end()
@@ -163,23 +173,17 @@ class MemcacheCodec(Codec):
             return commands.DelayedPut(queue, (data,), expiry_ms, is_relative, delay_ms, wants_reply=wants_reply)
         return commands.Put(queue, (data,), expiry_ms, is_relative, wants_reply=wants_reply)
 
-    def _next_request(self) -> commands.Command | _AnnouncedSet | None:
-        """Return the request of the next line, or None while it is incomplete."""
-        buffer, last, before = self.buffer, self._last_line, self._line_before
-        if last is not None and buffer.skip(last.line):
-            return last.request
-        if before is not None and buffer.skip(before.line):
-            self._last_line, self._line_before = before, last
-            return before.request
-        line = buffer.take_line()
-        if (buffer.size if line is None else len(line)) > self._max_line_bytes:
-            return self._out_of_step("line too long")
-        if line is None:
-            return None
+    def _request_of(self, line: bytes, last: _ParsedLine | None) -> commands.Command | _AnnouncedSet:
+        """Return the request of a line that was not guessed from the `last` one."""
         parsed = _PARSED_LINES.get(line)
         if parsed is None:
-            return _parse_line(line)
-        self._last_line, self._line_before = parsed, last
+            request = _parse_line(line)
+            parsed = _PARSED_LINES.get(line)
+            if parsed is None:
+                return request
+        if last is not None:
+            last.following = parsed
+        self._last_line = parsed
         return parsed.request
 
     def _out_of_step(self, reason: str, wants_reply: bool = True) -> commands.Malformed:
@@ -265,6 +269,8 @@ def _cache_request(line: bytes, request: commands.Get | _AnnouncedSet) -> None:
     """Cache a request, since clients repeat their gets and sets. Cached requests must not be changed."""
     if len(line) <= _MAX_CACHED_LINE_BYTES:
         if len(_PARSED_LINES) >= _MAX_CACHED_LINES:
+            for parsed in _PARSED_LINES.values():
+                parsed.following = parsed  # otherwise the last line of an idle client would keep them all
             _PARSED_LINES.clear()
         _PARSED_LINES[line] = _ParsedLine(line + b"\n", request)
 

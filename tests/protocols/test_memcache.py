@@ -382,6 +382,20 @@ def test_repeated_lines_are_read_like_the_first(requests: list[bytes], size: int
     assert [values_of(command) for command in parse(*cut_at(stream, range(size, len(stream), size)))] == expected
 
 
+def test_idle_client_keeps_one_line_of_a_dropped_cache() -> None:
+    idle = MemcacheCodec()
+    assert len(parse_with(idle, [b"get idle\r\n"])) == 1
+    busy = MemcacheCodec()
+    for number in range(10_000):
+        for name in (b"idle", b"%d" % number):
+            assert len(parse_with(busy, [b"get %b\r\n" % name])) == 1
+    kept, line = 0, idle._last_line
+    while line is not None and line.following is not line:
+        kept, line = kept + 1, line.following
+        assert kept < 4096
+    assert line is not None
+
+
 @pytest.mark.parametrize(
     ("command", "reply"),
     [

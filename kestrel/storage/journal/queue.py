@@ -147,7 +147,10 @@ class JournalQueue(LogQueue):
     def put(self, record: bytes) -> None:
         """Append an item and record that. `record` is its ADDX record, which other queues may share."""
         self.append(record)
-        self._record(record)
+        # Without `_record`, because each put calls this.
+        self._pending.append(record)
+        self._pending_bytes += len(record)
+        self._end += len(record)
 
     def continue_(self, xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
         """Confirm the open read `xid` and append an item, in one record."""
