@@ -104,7 +104,7 @@ class Case(NamedTuple):
 
 PLAIN: Final = Case("all columns", "plain Python")
 ALL, NO_ITEMS, TIMES_AND_SIZES = "all columns", "no items", "times and sizes"
-FEW_COLUMNS: Final = "queue STRING, op STRING, add_ms BIGINT, expiry_ms BIGINT, data_bytes BIGINT"
+FEW_COLUMNS: Final = "queue STRING, op STRING, add_time TIMESTAMP, expiry_time TIMESTAMP, data_bytes BIGINT"
 CASES: Final = tuple(
     Case(read, where) for read in (ALL, NO_ITEMS, TIMES_AND_SIZES) for where in ("local[1]", "local[2]")
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -16,11 +17,12 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from kestrel.spark.options import SourceFailed
 
-_STRING, _INT, _LONG, _BINARY = StringType(), IntegerType(), LongType(), BinaryType()
+_STRING, _INT, _LONG, _BINARY, _TIME = StringType(), IntegerType(), LongType(), BinaryType(), TimestampType()
 
 _RANGES = ArrayType(StructType().add("first", _LONG, False).add("last", _LONG, False), False)
 _ERROR_COUNTS = ArrayType(StructType().add("item_id", _LONG, False).add("errors", _INT, False), False)
@@ -40,6 +42,9 @@ _PLACE: Final = (
     _field("file", _STRING, "the file's name", is_always=True),
 )
 
+_ADD_TIME: Final = _field("add_time", _TIME, "when the item was added; null where the record does not say")
+_EXPIRY_TIME: Final = _field("expiry_time", _TIME, "when the item expires; null for never")
+
 RECORDS: Final = StructType(
     [
         *_PLACE,
@@ -51,8 +56,8 @@ RECORDS: Final = StructType(
         _field("op", _STRING, "the record's name in the format, or UNKNOWN", is_always=True),
         _field("xid", _INT, "the number of the open read; of a SAVE_XID the stored number"),
         _field("item_id", _LONG, "scroll only: the item's id; of a READ_HEAD the last id that is done"),
-        _field("add_ms", _LONG, "when the item was added, in ms since 1970; null where the record does not say"),
-        _field("expiry_ms", _LONG, "when the item expires, in ms since 1970; null for never"),
+        _ADD_TIME,
+        _EXPIRY_TIME,
         _field("data_bytes", _LONG, "the length of the item in bytes, without the record's header"),
         _field("errors", _INT, "scroll only: how often the item had been redelivered when it was written"),
         _field("restates", _INT, "STATE_DUMP only: the number of open reads that it restates"),
@@ -79,8 +84,8 @@ HISTORIES: Final = StructType(
         *_PLACE,
         _field("offset", _LONG, "the offset in that file of the record that added the item, in bytes", is_always=True),
         _field("item_id", _LONG, "scroll only: the item's id"),
-        _field("add_ms", _LONG, "when the item was added, in ms since 1970; null where the record does not say"),
-        _field("expiry_ms", _LONG, "when the item expires, in ms since 1970; null for never"),
+        _ADD_TIME,
+        _EXPIRY_TIME,
         _field("data_bytes", _LONG, "the length of the item in bytes", is_always=True),
         _field("state", _STRING, "queued, open, removed, confirmed, continued, or (scroll only) done", is_always=True),
         _field("opens", _INT, "how often the item was opened; null for a scroll, which does not record it"),
@@ -88,10 +93,10 @@ HISTORIES: Final = StructType(
         _field("errors", _INT, "how often the item was redelivered because its reader failed", is_always=True),
         _field("xid", _INT, "open items only: the number of the open read"),
         _field("position", _LONG, "queued and open items only: the place in the queue after a restart, 0 is the head"),
-        _field("taken_after_ms", _LONG, "earliest time of the first read: when the last item before it was added"),
-        _field("taken_before_ms", _LONG, "latest time of the first read: when the next item after it was added"),
-        _field("removed_after_ms", _LONG, "earliest time of the removal"),
-        _field("removed_before_ms", _LONG, "latest time of the removal; null if nothing was added since"),
+        _field("taken_after", _TIME, "earliest time of the first read: when the last item before it was added"),
+        _field("taken_before", _TIME, "latest time of the first read: when the next item after it was added"),
+        _field("removed_after", _TIME, "earliest time of the removal"),
+        _field("removed_before", _TIME, "latest time of the removal; null if nothing was added since"),
         _field("expired", _STRING, "removed items only: whether the item had expired by then: yes, no or maybe"),
         _field("discarded", _STRING, "removed items only: maybe or no; null if maxItems is not known"),
         _field("data", _BINARY, "the item; null where the records were read without it"),
@@ -114,8 +119,8 @@ _EXPORTED: Final = (
     _field("folder", _STRING, "the path of its folder"),
     _field("queue", _STRING, "the queue; null where only a hash of its name is known"),
     _field("position", _LONG, "the position in the queue, or among all added items; 0 is the first"),
-    _field("add_ms", _LONG, "when the item was added, in ms since 1970; null where the record does not say"),
-    _field("expiry_ms", _LONG, "when the item expires, in ms since 1970; null for never"),
+    _ADD_TIME,
+    _EXPIRY_TIME,
     _field("errors", _INT, "how often the item was redelivered because its reader failed"),
 )
 
@@ -163,12 +168,37 @@ def check_schema(asked: StructType, known: StructType) -> None:
             raise SourceFailed(f"the column {field.name} may be null: leave out NOT NULL")
 
 
+EARLIEST_MS: Final = -62_104_060_800_000
+"""The first moment of the year 2, in ms since 1970."""
+
+LATEST_MS: Final = 253_370_764_800_000
+"""The first moment of the year 9999, in ms since 1970."""
+
+ARROW_TIME: Final = pa.timestamp("us", tz="UTC")
+
+
+def times_of(ms: pa.Array) -> pa.Array:
+    """Return times in ms since 1970 as timestamps.
+
+    A time before `EARLIEST_MS` or after `LATEST_MS` becomes that limit. Python has only the years 1 to 9999, and a time
+    zone may move a time into the next year. So rows with any time can be collected, and the order of times is kept.
+    """
+    limited = pc.max_element_wise(pc.min_element_wise(ms, LATEST_MS, skip_nulls=False), EARLIEST_MS, skip_nulls=False)
+    return pc.multiply(limited, 1000).cast(ARROW_TIME)
+
+
+def ms_of(times: pa.Array) -> pa.Array:
+    """Return timestamps in microseconds as ms since 1970."""
+    return pc.divide(times.cast(pa.int64()), 1000)
+
+
 def batches_of(
     rows: Iterable[Sequence[Any]], schema: pa.Schema, most_rows: int, most_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows, which have the columns of `schema` in order, in batches that hold items of bounded size.
 
-    A batch is complete at `most_rows` rows, or as soon as its items have `most_bytes` bytes.
+    The rows have times in ms since 1970. A batch is complete at `most_rows` rows, or as soon as its items have
+    `most_bytes` bytes.
     """
     of_items = [place for place, name in enumerate(schema.names) if name in (DATA, "base64")]
     together: list[Sequence[Any]] = []
@@ -176,7 +206,7 @@ def batches_of(
 
     def batch() -> pa.RecordBatch:
         columns = zip(zip(*together, strict=True), schema, strict=True)
-        return pa.RecordBatch.from_arrays([pa.array(column, field.type) for column, field in columns], schema=schema)
+        return pa.RecordBatch.from_arrays([_array(column, field.type) for column, field in columns], schema=schema)
 
     for row in rows:
         together.append(row)
@@ -189,3 +219,7 @@ def batches_of(
             size = 0
     if together:
         yield batch()
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return times_of(pa.array(values, pa.int64())) if kind == ARROW_TIME else pa.array(values, kind)

@@ -48,12 +48,12 @@ _EXPORT: Final = """\
 Writes the items of all queues to files of Parquet or JSON lines, one task for each queue. It writes either the items
 that a server would have after a restart, or all items that were ever added and are still in the files. These are the
 items of kestrel-qdump -Q and -A. Changes nothing, so servers may be running. The columns are server, folder, queue,
-position, add_ms, expiry_ms, errors and data. In JSON data is text, or base64 if the item is not valid UTF-8."""
+position, add_time, expiry_time, errors and data. In JSON data is text, or base64 if the item is not valid UTF-8."""
 
 _IMPORT: Final = """\
-Makes queues from exported items, or from other files with the columns queue and data, and optionally position, add_ms,
-expiry_ms, errors and server. Each queue becomes one journal file. No server may be running on the folder, which is
-created if needed. Either all queues are made, or none."""
+Makes queues from exported items, or from other files with the columns queue and data, and optionally position,
+add_time, expiry_time, errors and server. Each queue becomes one journal file. No server may be running on the folder,
+which is created if needed. Either all queues are made, or none."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, TimestampType
 
 from kestrel.journal.opcodes import Opcode
 from kestrel.journal.records import JournalFileRecord
@@ -24,7 +25,7 @@ from kestrel.scroll import fileset as scrolls
 from kestrel.scroll.name_encoding import OWN_READER
 from kestrel.scroll.reader_file import ReaderState, ReaderStateBuilder
 from kestrel.scroll.records import RecordCommand, Targets
-from kestrel.spark.columns import DATA, HISTORIES, batches_of
+from kestrel.spark.columns import DATA, HISTORIES, batches_of, ms_of
 from kestrel.spark.queue_history import QUEUED, ItemHistory, QueueHistory
 from kestrel.spark.table.planned_file import JOURNAL, FileKind
 
@@ -81,7 +82,9 @@ class _RecordRow(NamedTuple):
     data: bytes | None
 
 
-NEEDED: Final = tuple("bytes" if name == "size" else name for name in _RecordRow._fields if name != DATA)
+_RENAMED: Final = {"size": "bytes", "add_ms": "add_time", "expiry_ms": "expiry_time"}
+
+NEEDED: Final = tuple(_RENAMED.get(name, name) for name in _RecordRow._fields if name != DATA)
 """Columns of records that the replay needs; the column data is optional."""
 
 _History: TypeAlias = tuple[Any, ...]
@@ -89,12 +92,19 @@ _History: TypeAlias = tuple[Any, ...]
 
 _QUEUE: Final = HISTORIES.names.index("queue")
 
-_ITEM_COLUMNS: Final = attrgetter(*HISTORIES.names[_QUEUE + 1 :])
+
+def _attribute(column: StructField) -> str:
+    """Return the attribute of `ItemHistory` for a column. Times are columns of timestamps, and attributes in ms."""
+    return f"{column.name.removesuffix('_time')}_ms" if isinstance(column.dataType, TimestampType) else column.name
+
+
+_ITEM_COLUMNS: Final = attrgetter(*map(_attribute, HISTORIES.fields[_QUEUE + 1 :]))
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_RecordRow]:
     for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in NEEDED]
+        arrays = (batch.column(name) for name in NEEDED)
+        columns = [(ms_of(array) if pa.types.is_timestamp(array.type) else array).to_pylist() for array in arrays]
         columns.append(batch.column(DATA).to_pylist() if DATA in batch.schema.names else [None] * batch.num_rows)
         yield from map(_RecordRow._make, zip(*columns, strict=True))
 

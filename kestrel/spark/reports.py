@@ -24,8 +24,8 @@ LARGEST_MS: Final = 2**44 - 1
 def items_of(histories: DataFrame) -> DataFrame:
     """Return a row for each item, with these columns. All times are in ms since 1970.
 
-    - ``server``, ``queue``, ``data_bytes``, ``expiry_ms``, ``state``, ``expired``, ``discarded``, ``position``:
-      unchanged;
+    - ``server``, ``queue``, ``data_bytes``, ``state``, ``expired``, ``discarded``, ``position``: unchanged;
+    - ``expiry_ms``: null for never;
     - ``add_ms``: null if the record has no time, or an invalid one;
     - ``is_left``, ``is_open``, ``is_gone``: the state at the end of the journals; open items are also left;
     - ``gone_after_ms``, ``gone_before_ms``: bounds of the removal. The lower bound is not before the add, and the upper
@@ -36,21 +36,22 @@ def items_of(histories: DataFrame) -> DataFrame:
 
     Placeholders in a pack file are not items and are left out.
     """
-    rows = histories.where(~_holds_a_place()).withColumn("add_ms", _known("add_ms"))
+    rows = histories.where(~_holds_a_place()).withColumn("add_ms", _known("add_time"))
     is_left = F.col("state").isin("queued", "open")
-    gone_after = F.when(~is_left, F.coalesce(_later(_known("removed_after_ms"), F.col("add_ms")), F.col("add_ms")))
+    gone_after = F.when(~is_left, F.coalesce(_later(_known("removed_after"), F.col("add_ms")), F.col("add_ms")))
     is_taken = (F.coalesce("opens", F.lit(0)) > 0) | (~is_left & ~F.coalesce(F.col("expired") == "yes", F.lit(False)))
     is_taken = is_taken | (F.col("state") == "open")
-    taken_after = F.when(is_taken, _later(_known("taken_after_ms"), F.col("add_ms")))
+    taken_after = F.when(is_taken, _later(_known("taken_after"), F.col("add_ms")))
     return (
-        rows.withColumn("is_left", is_left)
+        rows.withColumn("expiry_ms", F.unix_millis("expiry_time"))
+        .withColumn("is_left", is_left)
         .withColumn("is_gone", ~is_left)
         .withColumn("is_open", F.col("state") == "open")
         .withColumn("gone_after_ms", gone_after)
-        .withColumn("gone_before_ms", F.when(~is_left, _later(_known("removed_before_ms"), F.col("gone_after_ms"))))
+        .withColumn("gone_before_ms", F.when(~is_left, _later(_known("removed_before"), F.col("gone_after_ms"))))
         .withColumn("is_taken", is_taken)
         .withColumn("taken_after_ms", taken_after)
-        .withColumn("taken_before_ms", F.when(is_taken, _later(_known("taken_before_ms"), F.col("taken_after_ms"))))
+        .withColumn("taken_before_ms", F.when(is_taken, _later(_known("taken_before"), F.col("taken_after_ms"))))
         .withColumn("returns", F.coalesce("aborts", "errors"))
         .select(*_COLUMNS)
     )
@@ -69,8 +70,9 @@ def start_of(time_ms: str, interval_ms: int) -> Column:
 
 
 def _known(name: str) -> Column:
-    """Return the time, or null if it is invalid."""
-    return F.when(F.col(name).between(1, LARGEST_MS), F.col(name))
+    """Return the time in ms, or null if it is invalid."""
+    ms = F.unix_millis(name)
+    return F.when(ms.between(1, LARGEST_MS), ms)
 
 
 def _later(bound: Column, least: Column) -> Column:
@@ -83,7 +85,7 @@ def _holds_a_place() -> Column:
 
     A placeholder has no data, the add time 0, and a state other than queued or open.
     """
-    is_empty = (F.col("data_bytes") == 0) & F.coalesce(F.col("add_ms") == 0, F.lit(False))
+    is_empty = (F.col("data_bytes") == 0) & F.coalesce(F.unix_millis("add_time") == 0, F.lit(False))
     return is_empty & ~F.col("state").isin("queued", "open")
 
 

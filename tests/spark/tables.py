@@ -23,6 +23,7 @@ from kestrel.spark.table.slices import FileSlice
 from tests.journal import reference
 from tests.scroll import independent
 from tests.scroll.handwritten import READER, WRITER
+from tests.spark.times import at
 
 Row = dict[str, Any]
 
@@ -45,7 +46,7 @@ COMMANDS = {
 
 NOTHING = dict.fromkeys(
     (
-        *("offset", "bytes", "opcode", "op", "xid", "item_id", "add_ms", "expiry_ms", "data_bytes", "errors"),
+        *("offset", "bytes", "opcode", "op", "xid", "item_id", "add_time", "expiry_time", "data_bytes", "errors"),
         *("restates", "ranges", "error_counts", "targets", "data"),
     )
 )
@@ -135,7 +136,7 @@ def _said(record: reference.Record) -> Row:
         said["xid"] = record.xid
     if record.item is not None:
         data, add_ms, expiry_ms = record.item
-        said |= {"add_ms": add_ms, "expiry_ms": expiry_ms or None, "data_bytes": len(data), "data": data}
+        said |= {"add_time": at(add_ms), "expiry_time": at(expiry_ms or None), "data_bytes": len(data), "data": data}
     return said
 
 
@@ -154,7 +155,7 @@ def scroll_rows(contents: bytes, *, is_reader: bool) -> list[Row]:
             last_id = item_id
             expiry_ms = independent.number(header[24:32]) if words >= 8 else 0
             row |= {"item_id": item_id, "errors": independent.number(header[4:8]), "data": data}
-            row |= {"add_ms": independent.number(header[16:24]), "expiry_ms": expiry_ms or None}
+            row |= {"add_time": at(independent.number(header[16:24])), "expiry_time": at(expiry_ms or None)}
             row["data_bytes"] = len(data)
         elif command == 0:
             row["item_id"] = independent.number(header[:8])

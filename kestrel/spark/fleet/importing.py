@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from kestrel.disk.files import Disk
@@ -44,10 +45,10 @@ _OPTIONAL: Final[dict[str, DataType]] = {
     "server": StringType(),
     "folder": StringType(),
     "position": LongType(),
-    "add_ms": LongType(),
-    "expiry_ms": LongType(),
     "errors": IntegerType(),
 }
+_TIMES: Final = {"add_time": "add_ms", "expiry_time": "expiry_ms"}
+"""Columns of timestamps, and their names in exports of version 1.0, which have ms since 1970."""
 _WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
 _ORDER: Final = ("position", "add_ms")
 
@@ -78,7 +79,9 @@ def read_items(spark: SparkSession, path: str, form: ExportFormat | None = None)
     try:
         if form is ExportFormat.PARQUET:
             return spark.read.parquet(whole_path(path))
-        reader = spark.read.schema(StructType([*EXPORTED_TEXTS, _BAD])).option("maxStringLen", MAX_DATA_BYTES)
+        old_times = [StructField(name, LongType()) for name in _TIMES.values()]
+        columns = StructType([*EXPORTED_TEXTS, *old_times, _BAD])
+        reader = spark.read.schema(columns).option("maxStringLen", MAX_DATA_BYTES)
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _BAD.name)
         return reader.json(whole_path(path))
     except AnalysisException as error:
@@ -120,11 +123,12 @@ def import_items(
 ) -> list[ImportedQueue]:
     """Make queues from these items in the folder `into`, which is created if needed. No server may be running there.
 
-    The table has the columns queue and data (or text data and base64), and optionally server, folder, position, add_ms,
-    expiry_ms and errors. Items are sorted by position, or by add time; without both columns their order is undefined.
-    With `server` only its items are imported, and with `queues` only these queues. `now_ms` is the time, and the add
-    time of items without one. On return all queues exist. If this raises `SourceFailed`, `ToolFailed` or OSError, none
-    exists, or the error names those that do.
+    The table has the columns queue and data (or text data and base64), and optionally server, folder, position,
+    add_time, expiry_time and errors. Instead of times it may have add_ms and expiry_ms, in ms since 1970. Items are
+    sorted by position, or by add time; without both columns their order is undefined. With `server` only its items are
+    imported, and with `queues` only these queues. `now_ms` is the time, and the add time of items without one. On
+    return all queues exist. If this raises `SourceFailed`, `ToolFailed` or OSError, none exists, or the error names
+    those that do.
     """
     now = int(time.time() * 1000) if now_ms is None else now_ms
     target = ImportTarget(Disk(), os.path.abspath(os.fsencode(into)), now)
@@ -156,7 +160,7 @@ def import_items(
 def _normal(items: DataFrame, now_ms: int) -> DataFrame:
     """Return the items with all columns and their defaults. Raises `SourceFailed`."""
     kinds = check_columns(items.schema)
-    defaults: Mapping[str, object] = {"server": "", "folder": "", "add_ms": now_ms, "expiry_ms": 0, "errors": 0}
+    defaults: Mapping[str, object] = {"server": "", "folder": "", "errors": 0}
     columns: list[Column] = []
     for name, kind in {**_NEEDED, **_OPTIONAL}.items():
         column = F.col(name) if name in kinds else F.lit(None)
@@ -164,6 +168,10 @@ def _normal(items: DataFrame, now_ms: int) -> DataFrame:
         if name in defaults:
             column = F.coalesce(column, F.lit(defaults[name]).cast(kind))
         columns.append(column.alias(name))
+    for (name, name_ms), default_ms in zip(_TIMES.items(), (now_ms, 0), strict=True):
+        given = [F.unix_millis(name)] if name in kinds else []
+        given += [F.col(name_ms).cast(LongType())] if name_ms in kinds else []
+        columns.append(F.coalesce(*given, F.lit(default_ms).cast(LongType())).alias(name_ms))
     data = F.col("data").cast(BinaryType())
     if "base64" in kinds:
         data = F.coalesce(data, F.try_to_binary(F.col("base64"), F.lit("base64")))  # to_binary's error shows the item
@@ -174,7 +182,7 @@ def _normal(items: DataFrame, now_ms: int) -> DataFrame:
 def check_columns(schema: StructType) -> Mapping[str, DataType]:
     """Return the types of the columns by name. Raises `SourceFailed` for a wrong type, or without queue or data.
 
-    No type is converted implicitly: a timestamp has other units, and bytes may not be valid text.
+    No type is converted implicitly: a number as a timestamp has other units, and bytes may not be valid text.
     """
     kinds = {field.name: field.dataType for field in schema}
     for name in ("queue", "data"):
@@ -182,6 +190,8 @@ def check_columns(schema: StructType) -> Mapping[str, DataType]:
             raise SourceFailed(f"the items have no column {name}: they have {', '.join(kinds)}")
     known: dict[str, tuple[type[DataType], ...]] = {
         **{name: (StringType,) if kind == StringType() else _WHOLE for name, kind in (_NEEDED | _OPTIONAL).items()},
+        **dict.fromkeys(_TIMES, (TimestampType,)),
+        **dict.fromkeys(_TIMES.values(), _WHOLE),
         "data": (BinaryType, StringType),
         "base64": (StringType,),
     }

@@ -51,8 +51,10 @@ VANISHED: Final = "the file is gone: it was packed or erased, or its queue was d
 OF_FILES: Final = ("server", "folder", "format", "journal", "queue", "file", "kind")
 """Columns with one value for all records of a file."""
 
-OF_RECORDS: Final = ("op", "opcode", "xid", "item_id", "add_ms", "expiry_ms", "data_bytes", "offset", "bytes")
+OF_RECORDS: Final = ("op", "opcode", "xid", "item_id", "add_time", "expiry_time", "data_bytes", "offset", "bytes")
 """Columns with a value for each record."""
+
+_ARROW_RECORDS: Final = to_arrow_schema(RECORDS, timezone="UTC")
 
 _COMPARISONS: Final[dict[type[Filter], str]] = {
     EqualTo: "equal",
@@ -190,8 +192,9 @@ class SliceReader:
         keep = None
         for condition in self._conditions:
             if condition.column in OF_RECORDS:  # planning has applied the others
-                column = columns.get(condition.column, lambda: pa.nulls(rows, pa.int64()))
-                met = condition.met(column())
+                column = columns.get(condition.column)
+                values = pa.nulls(rows, _ARROW_RECORDS.field(condition.column).type) if column is None else column()
+                met = condition.met(values)
                 keep = met if keep is None else pc.and_(keep, met)
         constants = self._constants_of(file, rows)
         arrays = []

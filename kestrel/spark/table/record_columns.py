@@ -14,6 +14,7 @@ from kestrel.journal.opcodes import ADD_HEADER, ADDX_HEADER, XID_ITEM_HEADER, Op
 from kestrel.journal.run_cursor import JournalRunCursor
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, RecordCommand, ScrollFileRecord, decode_record
 from kestrel.scroll.run_cursor import ScrollRunCursor
+from kestrel.spark.columns import times_of
 from kestrel.spark.table.record_runs import (
     Columns,
     Numbers,
@@ -92,14 +93,14 @@ def _journal_columns(run: RecordRun, dump_at: int | None) -> Columns:
         in_ms, in_seconds = _EXPIRY_AT[kinds], _EXPIRY_S_AT[kinds]
         values = numbers_where(run, in_ms, in_ms >= 0, _LONG)
         values += numbers_where(run, in_seconds, in_seconds >= 0, _INT).astype(np.int64) * 1000
-        return pa.array(values, mask=values == 0)
+        return times_of(pa.array(values, mask=values == 0))
 
     return {
         **columns_of(run, opcodes, kinds, _JOURNAL_NAMES),
         "xid": lambda: field(_XID_AT, _INT),
         "restates": lambda: field(_RESTATES_AT, _INT),
-        "add_ms": lambda: field(_ADD_TIME_AT, _LONG),
-        "expiry_ms": expiries,
+        "add_time": lambda: times_of(field(_ADD_TIME_AT, _LONG)),
+        "expiry_time": expiries,
         "data_bytes": lambda: pa.array(run.sizes - headers, mask=headers < 0),
         "data": lambda: items_of(run, headers, headers >= 0),
     }
@@ -156,7 +157,7 @@ def _scroll_columns(run: RecordRun) -> Columns:
     def expiries() -> pa.Array:
         """Return the expiry times; 0 means never and becomes null."""
         values = numbers_where(run, _PUT_EXPIRY_AT, is_put & (words >= _EXPIRING_WORDS), _LONG)
-        return pa.array(values, mask=values == 0)
+        return times_of(pa.array(values, mask=values == 0))
 
     def of_others(value: Callable[[ScrollFileRecord], Any], kind: pa.DataType) -> pa.Array:
         """Return a column of the records that are not items; a large file has only a few of them."""
@@ -169,8 +170,8 @@ def _scroll_columns(run: RecordRun) -> Columns:
     return {
         **columns_of(run, commands, commands, _SCROLL_NAMES),
         "item_id": ids,
-        "add_ms": lambda: field_of(run, _PUT_ADD_TIME_AT, is_put, _LONG),
-        "expiry_ms": expiries,
+        "add_time": lambda: times_of(field_of(run, _PUT_ADD_TIME_AT, is_put, _LONG)),
+        "expiry_time": expiries,
         "errors": lambda: field_of(run, _ERRORS_AT, is_put, _INT),
         "data_bytes": lambda: field_of(run, _SIZE_AT, is_put, _INT).cast(pa.int64()),
         "ranges": lambda: of_others(_ranges, _RANGES),

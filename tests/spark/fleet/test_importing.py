@@ -14,7 +14,6 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
-    TimestampType,
 )
 
 from kestrel.spark.columns import EXPORTED_ITEMS, EXPORTED_TEXTS
@@ -111,8 +110,8 @@ def test_columns_may_be_those_of_an_export_or_some_of_them() -> None:
         (columns(queue=BinaryType(), data=BinaryType()), "the column queue is binary: make it string"),
         (columns(queue=StringType(), data=LongType()), "the column data is bigint: make it binary or string"),
         (
-            columns(queue=StringType(), data=StringType(), add_ms=TimestampType()),
-            "the column add_ms is timestamp: make it long or integer or short or byte",
+            columns(queue=StringType(), data=StringType(), add_time=LongType()),
+            "the column add_time is bigint: make it timestamp",
         ),
     ],
 )

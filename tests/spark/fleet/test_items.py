@@ -24,6 +24,7 @@ from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid, unremo
 from tests.journal.restarts import files_of, restarted_errors, restarted_items
 from tests.scroll.handwritten import READER, WRITER, put, read_done, read_head
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, places, rows_of
+from tests.spark.times import at, ms_of
 from tests.tools.tool_processes import fill
 
 Qdump = Callable[..., tuple[int, bytes, list[str]]]
@@ -81,7 +82,7 @@ def test_they_have_the_times_and_errors_that_a_restart_finds(recorded: Path, tmp
     fill(tmp_path, files_of(recorded))
     for queue, rows in by_queue(rows_of(recorded)).items():
         name = queue.encode("latin-1")
-        items = [(row["data"], row["add_ms"], row["expiry_ms"] or 0) for row in rows]
+        items = [(row["data"], ms_of(row["add_time"]), ms_of(row["expiry_time"]) or 0) for row in rows]
         assert items == restarted_items(tmp_path, name)
         assert [row["errors"] for row in rows] == restarted_errors(tmp_path, name)
 
@@ -89,8 +90,11 @@ def test_they_have_the_times_and_errors_that_a_restart_finds(recorded: Path, tmp
 def test_what_was_added_without_a_time_has_none(tmp_path: Path) -> None:
     fill(tmp_path, {"work": add(b"old", 7) + addx(b"new", 5, 6)})
     rows = rows_of(tmp_path, which=ItemSelection.ADDED)
-    assert [(row["data"], row["add_ms"], row["expiry_ms"]) for row in rows] == [(b"old", None, 7000), (b"new", 5, 6)]
-    assert [row["add_ms"] for row in rows_of(tmp_path)] == [NOW_MS, 5]
+    assert [(row["data"], row["add_time"], row["expiry_time"]) for row in rows] == [
+        (b"old", None, at(7000)),
+        (b"new", at(5), at(6)),
+    ]
+    assert [row["add_time"] for row in rows_of(tmp_path)] == [at(NOW_MS), at(5)]
 
 
 def test_a_reader_of_a_scroll_has_its_own_errors(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from kestrel.tools.tool_runner import ToolFailed
 from tests.journal.handwritten import REMOVE, addx, open_, save_xid, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items
 from tests.spark.fleet.folders import NOW_MS, fleet, rows_of
+from tests.spark.times import at, collected
 from tests.tools.tool_processes import fill
 
 ODD = [b"", b"plain", "caf\xe9 \u2028 \U0001f95d\0".encode(), b'"\\\n\r\t', b"\xff\x00", b"\xed\xa0\x80", b"x" * 3000]
@@ -31,7 +32,7 @@ FILES = {
 
 def plain(rows: list[Any]) -> list[dict[str, Any]]:
     """Rows of Spark as those of `rows_of`, in order."""
-    dicts = [row.asDict(recursive=True) for row in rows]
+    dicts = [collected(row) for row in rows]
     for row in dicts:
         row["data"] = bytes(row["data"])
     return sorted(dicts, key=lambda row: (row["server"], row["queue"], row["position"]))
@@ -56,6 +57,12 @@ def test_what_is_exported_and_imported_is_what_was_there(
     assert [each.bytes for each in made] == [len(files_of(new)[each.queue]) for each in made]
     assert restarted_items(new, b"work") == [(data, 7 + place, place) for place, data in enumerate(ODD)]
     assert restarted_errors(new, "caf\xe9+<script>".encode("latin-1")) == [0, 3]
+
+
+def test_times_of_an_export_of_version_1_0_are_imported(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "old.jsonl").write_text('{"queue": "work", "add_ms": 7, "expiry_ms": 9007199254740993, "data": "x"}')
+    import_items(spark, read_items(spark, str(tmp_path / "old.jsonl")), str(tmp_path / "new"))
+    assert restarted_items(tmp_path / "new") == [(b"x", 7, 9007199254740993)]
 
 
 @pytest.mark.parametrize("form", ExportFormat)
@@ -92,7 +99,8 @@ def test_items_are_a_table_as_well(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_items_of_others_are_imported_in_the_order_of_their_times(spark: SparkSession, tmp_path: Path) -> None:
     items = spark.createDataFrame(
-        [("a", 30, "late"), ("a", 10, "early"), ("b", None, "no time")], "queue string, add_ms int, data string"
+        [("a", at(30), "late"), ("a", at(10), "early"), ("b", None, "no time")],
+        "queue string, add_time timestamp, data string",
     )
     import_items(spark, items, str(tmp_path / "new"), now_ms=NOW_MS)
     assert restarted_items(tmp_path / "new", b"a") == [(b"early", 10, 0), (b"late", 30, 0)]
@@ -161,7 +169,7 @@ def test_the_command_verifies_packs_exports_and_imports(command: Fleet, tmp_path
     "bad",
     [
         '{"queue": "work", "server": "web1", "data": "SECRET',
-        '{"queue": "work", "server": "web1", "data": "SECRET", "expiry_ms": "soon"}',
+        '{"queue": "work", "server": "web1", "data": "SECRET", "expiry_time": "soon"}',
         '{"queue": "work", "server": "web1", "base64": "SECRET!"}',
     ],
 )

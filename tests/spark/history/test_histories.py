@@ -11,6 +11,7 @@ from kestrel.spark.item_histories import histories
 from tests.journal.handwritten import REMOVE, addx, confirm, open_
 from tests.scroll.handwritten import READER, WRITER, put, read_head
 from tests.spark.tables import histories_in
+from tests.spark.times import collected
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -29,6 +30,6 @@ def test_all_journals_of_all_servers_have_theirs_whole_and_in_order(spark: Spark
         (folder / "s.read.a").write_bytes(READER + read_head(number))
         (folder / "s.read.b").write_bytes(READER + read_head(3))
     records = spark.read.format("kestrel").option("partitionBytes", "100").load(str(tmp_path / "*"))
-    rows = [row.asDict() for row in histories(records, max_items=7).collect()]
+    rows = [collected(row) for row in histories(records, max_items=7).collect()]
     assert in_order(rows) == in_order(histories_in(tmp_path / "*", limits=7))
     assert len(rows) == 5 * (3 * 20 + 2 * 8)

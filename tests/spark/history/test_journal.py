@@ -34,6 +34,7 @@ from tests.journal.test_recorded import CASES, GOLDEN
 from tests.server.running import Processes
 from tests.spark.history.model import told
 from tests.spark.tables import histories_in
+from tests.spark.times import at, ms_of
 
 XIDS = st.integers(1, 3)
 TIMES = st.integers(1, 9)
@@ -61,9 +62,13 @@ def as_told(row: dict[str, Any]) -> tuple[Any, ...]:
     places = (row[name] for name in ("file", "offset", "state", "opens", "aborts", "errors", "xid", "position"))
     return (
         *places,
-        (row["taken_after_ms"], row["taken_before_ms"]),
-        (row["removed_after_ms"], row["removed_before_ms"]),
+        bracket(row, "taken"),
+        bracket(row, "removed"),
     )
+
+
+def bracket(row: dict[str, Any], event: str) -> tuple[int | None, int | None]:
+    return ms_of(row[f"{event}_after"]), ms_of(row[f"{event}_before"])
 
 
 @given(FILES)
@@ -118,15 +123,15 @@ def only(folder: Path, contents: bytes) -> list[dict[str, Any]]:
 def test_a_removal_was_between_the_items_that_were_added_before_and_after_it(tmp_path: Path) -> None:
     first, second, _ = only(tmp_path, addx(b"a", 10) + addx(b"b", 20) + REMOVE + REMOVE + addx(b"c", 30))
     for row in (first, second):
-        assert (row["removed_after_ms"], row["removed_before_ms"]) == (20, 30)
-        assert (row["taken_after_ms"], row["taken_before_ms"]) == (20, 30)
+        assert bracket(row, "removed") == (20, 30)
+        assert bracket(row, "taken") == (20, 30)
 
 
 def test_where_the_clock_was_set_back_nobody_knows_and_elsewhere_the_brackets_hold(tmp_path: Path) -> None:
     contents = addx(b"a", 4_102_444_800_000) + REMOVE + addx(b"b", 20) + REMOVE + addx(b"c", 30)
     first, second, _ = only(tmp_path, contents)
-    assert (first["removed_after_ms"], first["removed_before_ms"]) == (None, None)
-    assert (second["removed_after_ms"], second["removed_before_ms"]) == (20, 30)
+    assert bracket(first, "removed") == (None, None)
+    assert bracket(second, "removed") == (20, 30)
 
 
 def test_what_has_gone_is_given_out_whatever_the_times_are() -> None:
@@ -142,9 +147,9 @@ def test_what_a_rewritten_file_begins_with_does_not_say_when_it_was(tmp_path: Pa
     failing = addx(b"failed", 20) + open_(1) + save_xid(3) + unremove(1)
     rewritten = addx(b"held", 10) + open_(7) + failing + addx(b"c", 30)
     held, failed, _, _ = only(tmp_path, rewritten + confirm(7) + addx(b"d", 90))
-    assert (held["taken_after_ms"], held["taken_before_ms"]) == (10, 90)
-    assert (held["removed_after_ms"], held["removed_before_ms"]) == (30, 90)
-    assert (failed["errors"], failed["taken_before_ms"]) == (3, 90)
+    assert bracket(held, "taken") == (10, 90)
+    assert bracket(held, "removed") == (30, 90)
+    assert (failed["errors"], failed["taken_before"]) == (3, at(90))
 
 
 # Expired and discarded.

@@ -1,14 +1,26 @@
-"""Item histories made by hand, as rows of `HISTORIES`."""
+"""Item histories made by hand, as rows of `HISTORIES` with times in ms."""
 
 from __future__ import annotations
 
 from random import Random
 from typing import Any, Final
 
-from kestrel.spark.columns import HISTORIES
+from pyspark.sql.types import StructField, TimestampType
+
+from kestrel.spark.columns import HISTORIES, drop_column
+from tests.spark.times import at
 
 START_MS: Final = 1_700_000_000_000
-NAMES: Final = tuple(field.name for field in HISTORIES if field.name != "data")
+COLUMNS: Final = drop_column(HISTORIES, "data")
+
+
+def _name(column: StructField) -> str:
+    return f"{column.name.removesuffix('_time')}_ms" if column.dataType == TimestampType() else column.name
+
+
+NAMES: Final = tuple(map(_name, COLUMNS))
+"""Names of the columns, with the unit of times."""
+
 SERVERS: Final = ("alpha", "beta", "<script>")
 QUEUES: Final = ("work", "mail", "work+all")
 
@@ -21,6 +33,11 @@ def item(server: str = "alpha", queue: str = "work", **columns: Any) -> dict[str
     row |= {"opens": 0, "aborts": 0, "errors": 0}
     assert set(columns) <= set(row)
     return row | columns
+
+
+def as_columns(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the values of `COLUMNS`."""
+    return tuple(at(row[name]) if name.endswith("_ms") else row[name] for name in NAMES)
 
 
 def random_items(count: int, seed: int) -> list[dict[str, Any]]:

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kestrel.spark import reports
-from kestrel.spark.columns import HISTORIES, drop_column
+from kestrel.spark.columns import HISTORIES
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.report.report_data import suitable_interval_ms
 from kestrel.spark.reports import all_rankings
 from tests.spark.reports import model as model
-from tests.spark.reports.rows import START_MS, item, random_items
+from tests.spark.reports.rows import COLUMNS, START_MS, as_columns, item, random_items
 
 NOW_MS: Final = START_MS + 350_000
 INTERVAL_MS: Final = 7_000
@@ -34,9 +34,7 @@ GROUPS: Final = model.grouped(ITEMS)
 
 @pytest.fixture(scope="module")
 def histories(spark: SparkSession) -> Iterator[DataFrame]:
-    schema = drop_column(HISTORIES, "data")
-    rows = [tuple(row[name] for name in schema.names) for row in [*ITEMS, PLACEHOLDER]]
-    table = spark.createDataFrame(rows, schema).coalesce(2).persist()
+    table = spark.createDataFrame(map(as_columns, [*ITEMS, PLACEHOLDER]), COLUMNS).coalesce(2).persist()
     yield table
     table.unpersist()
 

@@ -30,6 +30,9 @@ from kestrel.spark.table.reader import OF_FILES, OF_RECORDS, FilteringReader
 from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid
 from tests.scroll.handwritten import READER, WRITER, put, read_head, targets
 from tests.spark.tables import Row, journal_reader, rows_of, source, table
+from tests.spark.times import at
+
+TIMES = ("add_time", "expiry_time")
 
 COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
     EqualTo: operator.eq,
@@ -78,7 +81,8 @@ def filters(draw: st.DrawFn, rows: list[Row]) -> Filter:
     column = draw(st.sampled_from([*OF_FILES, *OF_RECORDS]))
     is_text = column in OF_FILES or column == "op"
     there = sorted({row[column] for row in rows if row[column] is not None})
-    value = st.sampled_from([*there, "w", "é", ""] if is_text else [*there, 0, 3])
+    near: list[Any] = ["w", "é", ""] if is_text else [at(0), at(3)] if column in TIMES else [0, 3]
+    value = st.sampled_from([*there, *near])
     kinds: list[Callable[[], Filter]] = [
         lambda: IsNotNull((column,)),
         lambda: In((column,), tuple(draw(st.lists(value | st.none(), max_size=3)))),

@@ -58,7 +58,7 @@ def test_filters_find_the_same_rows_taken_over_and_not_and_need_no_setting_where
     (tmp_path / "work").write_bytes(addx(b"hello") + open_(7) + addx(b"you", 9))
     (tmp_path / "other").write_bytes(addx(b"x", 9))
     setting = "spark.sql.python.filterPushdown.enabled"
-    wanted = "queue = 'work' AND op = 'ADDX' AND add_ms > 5 AND xid IS NULL"
+    wanted = "queue = 'work' AND op = 'ADDX' AND add_time > timestamp_millis(5) AND xid IS NULL"
     taken_over = spark.read.format("kestrel").option("filterPushdown", "true").load(str(tmp_path)).filter(wanted)
     expected = [row["data"] for row in taken_over.collect()]
     spark.conf.unset(setting)
