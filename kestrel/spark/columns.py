@@ -108,8 +108,8 @@ ITEMS: Final = StructType(
         _field("server", _STRING, "the server that had the item, as host:port", is_always=True),
         _field("queue", _STRING, "the queue of the item", is_always=True),
         _field("item_id", _LONG, "the item's id in the server's scroll; null with at-least-once delivery"),
-        _field("add_ms", _LONG, "when the item was put, in ms since 1970; null with at-least-once delivery"),
-        _field("expiry_ms", _LONG, "when the item expires, in ms since 1970; null for never or at-least-once delivery"),
+        _field("add_time", _TIME, "when the item was put; null with at-least-once delivery"),
+        _field("expiry_time", _TIME, "when the item expires; null for never or at-least-once delivery"),
         _field("data", _BINARY, "the item", is_always=True),
     ]
 )

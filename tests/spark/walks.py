@@ -13,10 +13,10 @@ DOCS: Final = Path(__file__).parents[2] / "docs"
 _STEP: Final = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def section(page: str, title: str) -> str:
+def section(page: str, title: str, level: str = "##") -> str:
     """From that heading to the next one of its level."""
     text = (DOCS / page).read_text()
-    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return text.partition(f"\n{level} {title}\n")[2].partition(f"\n{level} ")[0]
 
 
 def walk(page: str, places: Mapping[str, str], capsys: pytest.CaptureFixture[str]) -> None:

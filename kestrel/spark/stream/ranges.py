@@ -45,6 +45,8 @@ SMALLEST_IDS: Final = 2000
 GAP_IDS: Final = 1 << 32
 """Minimum length of a range that may contain a gap: a server can skip this many ids at its start."""
 
+LATEST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999."""
 
 NEW_CHECKPOINT: Final = "with another checkpointLocation the stream begins at the first unreleased items"
 
@@ -258,8 +260,8 @@ class RangesReader(QueueReader):
             while first_id < partition.end_id and (items := self._page(server, partition, first_id)):
                 columns: dict[str, list[Any]] = {
                     "item_id": [item.id for item in items],
-                    "add_ms": [item.add_ms for item in items],
-                    "expiry_ms": [item.expiry_ms or None for item in items],
+                    "add_time": [_time_us(item.add_ms) for item in items],
+                    "expiry_time": [_time_us(item.expiry_ms) if item.expiry_ms else None for item in items],
                     "data": [item.data for item in items],
                 }
                 yield self._batch(partition.address, len(items), columns)
@@ -276,3 +278,8 @@ class RangesReader(QueueReader):
                 f"{failure}. The batch has items of that server: once it is reachable and its status is Up or "
                 "ReadOnly, start the query again, which resumes with that batch"
             ) from None
+
+
+def _time_us(time_ms: int) -> int:
+    """Return a time in microseconds. Times after the year 9999, which Python cannot express, become its end."""
+    return min(time_ms, LATEST_MS) * 1000

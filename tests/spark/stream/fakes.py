@@ -48,6 +48,8 @@ class Queue:
         self.first_id = first_id
         self.next_id = first_id
         self.by_ids: dict[int, bytes] = {}
+        self.times_ms: dict[int, tuple[int, int]] = {}
+        """When an item was put and when it expires, by id; 1000 ms + its id and never for all others."""
         self.waiting: list[bytes] = []
         self.open: dict[int, bytes] = {}
         self.last_read = 0
@@ -116,7 +118,7 @@ class _Calls(ThriftCalls):
                 data = mine.by_ids[each]
                 if items and sum(len(item.data) for item in items) + len(data) > max_bytes:
                     break
-                items.append(RangeItem(each, data, 1000 + each, 0))
+                items.append(RangeItem(each, data, *mine.times_ms.get(each, (1000 + each, 0))))
         return Answer(items)
 
     def release_range(self, queue: bytes, reader: bytes, end_id: int) -> Call[RangeState]:

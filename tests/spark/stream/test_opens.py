@@ -22,7 +22,7 @@ def test_a_row_says_whose_item_it_is_and_nothing_that_is_not_known() -> None:
     world[A].put(b"x")
     checkpoint = Checkpoint()
     Query(opens(world), checkpoint).trigger()
-    nothing = dict.fromkeys(("item_id", "add_ms", "expiry_ms"))
+    nothing = dict.fromkeys(("item_id", "add_time", "expiry_time"))
     assert checkpoint.rows() == [{"server": A, "queue": "work", **nothing, "data": b"x"}]
 
 

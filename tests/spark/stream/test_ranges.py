@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +27,10 @@ BEHIND = GAP_IDS + 10 - 7500
 """Where the second of four slices begins that have 10000 ids behind a gap."""
 
 
+def time_of(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms)
+
+
 def spans(tasks: list[InputPartition]) -> list[tuple[int, int]]:
     return [(task.first_id, task.end_id) for task in tasks if isinstance(task, IdSlice)]
 
@@ -46,8 +51,20 @@ def test_a_row_says_whose_item_it_is_and_when_it_was_put() -> None:
     world[A].put(b"x", gap=6)
     checkpoint = Checkpoint()
     Query(ranges(world), checkpoint).trigger()
-    row = {"server": A, "queue": "work", "item_id": 7, "add_ms": 1007, "expiry_ms": None, "data": b"x"}
+    row = {"server": A, "queue": "work", "item_id": 7, "add_time": time_of(1007), "expiry_time": None, "data": b"x"}
     assert checkpoint.rows() == [row]
+
+
+def test_times_are_timestamps_in_utc_and_end_with_the_year_9999() -> None:
+    world = World(A)
+    world[A].put(b"1", b"2")
+    world[A].times_ms = {1: (1_700_000_000_123, 1_700_000_060_000), 2: (0, 1 << 62)}
+    query = Query(ranges(world))
+    query.trigger()
+    assert [(row["add_time"], row["expiry_time"]) for row in query.checkpoint.rows()] == [
+        (time_of(1_700_000_000_123), time_of(1_700_000_060_000)),
+        (time_of(0), datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)),
+    ]
 
 
 def test_without_new_items_the_offset_is_the_one_before() -> None:

@@ -34,7 +34,7 @@ def test_items_come_exactly_once_whatever_is_restarted(spark: SparkSession, flee
     run(stream(spark, fleet, maxRows="150"), tmp_path)
     assert written(spark, tmp_path) == numbered(0, 400)
     assert (fleet.items(), fleet.open_reads()) == (0, 0)
-    columns = spark.read.parquet(str(tmp_path / "out")).where("item_id > 0 AND add_ms > 0 AND expiry_ms IS NULL")
+    columns = spark.read.parquet(str(tmp_path / "out")).where("item_id > 0 AND add_time > now() - INTERVAL 1 DAY AND expiry_time IS NULL")
     assert columns.where("queue = 'work'").groupBy("server").count().count() == 2
 
 
