@@ -268,7 +268,7 @@ class Streams:
         self._number += 1
         options = {
             "servers": ",".join(place.address for place in places),
-            "queue": QUEUE.decode(),
+            "subscribe": QUEUE.decode(),
             "delivery": delivery.value,
         }
         rows = self._spark.readStream.format("kestrel").options(**options).load()

@@ -264,6 +264,12 @@ class Inspect(_QueueCommand):
     __slots__ = ()
 
 
+class ListQueues(Command):
+    """Return the names of all queues."""
+
+    __slots__ = ()
+
+
 class Flush(_QueueCommand):
     """Drop every item of a queue that is not an open read."""
 

@@ -29,7 +29,7 @@ LATEST = "20 seconds"
 
 def views(spark: SparkSession, servers: str, queue: str) -> DataFrame:
     """Return the views of a queue as a stream. An item that is not a view has null in all columns except `raw`."""
-    items = spark.readStream.format("kestrel").option("servers", servers).option("queue", queue).load()
+    items = spark.readStream.format("kestrel").option("servers", servers).option("subscribe", queue).load()
     raw = F.col("data").cast("string")
     return items.select(raw.alias("raw"), F.from_json(raw, VIEW).alias("view")).select("raw", "view.*")
 

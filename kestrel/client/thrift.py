@@ -158,6 +158,10 @@ class ThriftCalls:
         """Get the head of the queue without removing it, and some statistics."""
         return self._call(b"peek", [_name(queue)], binary.STRUCT, _queue_info)
 
+    def list_queues(self) -> Call[list[bytes]]:
+        """Get the names of all queues, sorted. An extension: the original Kestrel answers with a `RequestError`."""
+        return self._call(b"list_queues", [], binary.LIST, _names)
+
     def flush(self, queue: bytes) -> Call[None]:
         """Drop all items of the queue, except open reads."""
         return self._void(b"flush_queue", [_name(queue)])
@@ -288,6 +292,13 @@ def _ids(id_: int, ids: Collection[int]) -> bytes:
 
 def _text(reader: binary.ThriftReader) -> str:
     return reader.binary().decode("utf-8", "replace")
+
+
+def _names(reader: binary.ThriftReader) -> list[bytes]:
+    type_, size = reader.list_header()
+    if size and type_ != binary.STRING:
+        raise BadReply("the result has the wrong type")
+    return reader.binaries(size)
 
 
 def _status(reader: binary.ThriftReader) -> str:

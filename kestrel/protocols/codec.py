@@ -9,7 +9,7 @@ from typing import Final
 from attrs import frozen
 from mypy_extensions import mypyc_attr
 
-from kestrel.commands import Command, Get, GetMany, Inspect, Monitor, Put, RangeCommand
+from kestrel.commands import Command, Get, GetMany, Inspect, ListQueues, Monitor, Put, RangeCommand
 from kestrel.item import Item
 from kestrel.protocols.buffer import ReceiveBuffer
 
@@ -135,6 +135,10 @@ class Codec(ABC):
 
     def queue_info(self, command: Inspect, info: QueueInfo) -> bytes:
         """Encode some figures of a queue."""
+        raise NotImplementedError
+
+    def queue_names(self, command: ListQueues, names: Sequence[bytes]) -> bytes:
+        """Encode names of queues."""
         raise NotImplementedError
 
     def range_state(self, command: RangeCommand, state: RangeState) -> bytes:

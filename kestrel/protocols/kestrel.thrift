@@ -159,6 +159,11 @@ service Kestrel {
   QueueInfo peek(1: string queue_name)
 
   /*
+   * Return the names of all queues, sorted, without aliases. Twitter's Kestrel answers UNKNOWN_METHOD.
+   */
+  list<string> list_queues()
+
+  /*
    * Drop all items of a queue. Open reads stay open.
    */
   void flush_queue(1: string queue_name)

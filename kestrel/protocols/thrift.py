@@ -285,6 +285,9 @@ class ThriftCodec(Codec):
             binary.END,
         )
 
+    def queue_names(self, command: commands.ListQueues, names: Sequence[bytes]) -> bytes:
+        return _reply(command, binary.list_field(0, binary.STRING, len(names)), *map(binary.binary, names))
+
     def range_state(self, command: commands.RangeCommand, state: RangeState) -> bytes:
         return _reply(
             command,
@@ -387,6 +390,7 @@ _METHODS: Final[dict[bytes, tuple[tuple[_Argument, ...], Callable[..., commands.
     b"confirm": ((_QUEUE_NAME, _IDS), commands.ConfirmIds),
     b"abort": ((_QUEUE_NAME, _IDS), commands.AbortIds),
     b"peek": ((_QUEUE_NAME,), commands.Inspect),
+    b"list_queues": ((), commands.ListQueues),
     b"flush_queue": ((_QUEUE_NAME,), commands.Flush),
     b"flush_all_queues": ((), commands.FlushAll),
     b"delete_queue": ((_QUEUE_NAME,), commands.Delete),

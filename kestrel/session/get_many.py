@@ -1,13 +1,14 @@
-"""Handlers of commands that only thrift has: take many items at once, finish them by id, and inspect a queue."""
+"""Handlers of commands that only thrift has: take many items at once, finish them by id, inspect and list queues."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from kestrel import commands
-from kestrel.errors import QueueFailed
+from kestrel.errors import KestrelError, QueueFailed
 from kestrel.item import Item
 from kestrel.protocols.codec import ITEM_OVERHEAD_BYTES, QueueInfo
+from kestrel.protocols.thrift_binary import LENGTH_BYTES
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 from kestrel.session.item_feed import NO_LIMIT, ItemFeed
@@ -233,9 +234,18 @@ def _info(queue: Queue, head: Item | None, now_ms: int) -> QueueInfo:
     )
 
 
+def list_queues(session: Session, command: commands.ListQueues) -> None:
+    """Reply with the names of all queues, sorted. Raises `KestrelError` if they do not fit into one reply."""
+    names = [queue.name for queue in session.manager.all_queues()]
+    if sum(len(name) + LENGTH_BYTES for name in names) > session.codec.max_reply_bytes:
+        raise KestrelError(f"the names of the {len(names)} queues exceed one reply")
+    session.outbox.reply(session.codec.queue_names(command, names))
+
+
 GET_MANY: Final[Handlers] = {
     commands.GetMany: get_many,
     commands.ConfirmIds: confirm_ids,
     commands.AbortIds: abort_ids,
     commands.Inspect: inspect,
+    commands.ListQueues: list_queues,
 }

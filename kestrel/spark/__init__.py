@@ -1,6 +1,6 @@
 """Apache Spark support for journals: tables, item histories and reports (docs/spark.md). Needs ``kestrel-mq[spark]``.
 
-Programs import `histories` and `with_keys` from here: ``from kestrel.spark import histories``.
+Programs import `histories`, `with_keys` and `backlog` from here: ``from kestrel.spark import histories``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from kestrel.spark.item_histories import histories
     from kestrel.spark.stream.item_columns import with_keys
+    from kestrel.spark.stream.queue_reader import backlog
 
-__all__ = ["histories", "with_keys"]
+__all__ = ["backlog", "histories", "with_keys"]
 
-_MODULES: Final = {"histories": "kestrel.spark.item_histories", "with_keys": "kestrel.spark.stream.item_columns"}
+_MODULES: Final = {
+    "backlog": "kestrel.spark.stream.queue_reader",
+    "histories": "kestrel.spark.item_histories",
+    "with_keys": "kestrel.spark.stream.item_columns",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import `histories` or `with_keys` on first use, so that this package can be imported without PySpark."""
+    """Import a function of `__all__` on first use, so that this package can be imported without PySpark."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from kestrel.config.units import parse_size
@@ -32,9 +34,15 @@ def has_paths(given: Mapping[str, str]) -> bool:
     return any(name.lower() in PATHS for name in given)
 
 
-def check_option_names(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return the options under the spelling used in `names`. Raises `SourceFailed` for an unknown option."""
+def check_option_names(
+    given: Mapping[str, str], names: Sequence[str], aliases: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the options under the spelling used in `names`. `aliases` maps other names to these.
+
+    Raises `SourceFailed` for an unknown option, and for one that is given under two names.
+    """
     known = {name.lower(): name for name in names}
+    known |= {alias.lower(): name for alias, name in (aliases or {}).items()}
     values: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() not in known:
@@ -42,7 +50,10 @@ def check_option_names(given: Mapping[str, str], names: Sequence[str]) -> dict[s
             told = ", ".join(each for each in names if each not in PATHS)
             hint = f"; did you mean {known[near[0]]}?" if near else f": the options are {told}"
             raise SourceFailed(f"there is no option {name}{hint}")
-        values[known[name.lower()]] = value
+        ours = known[name.lower()]
+        if ours in values:
+            raise SourceFailed(f"{ours} is given twice, once under another name: leave out one of the two")
+        values[ours] = value
     return values
 
 
@@ -80,3 +91,37 @@ def parse_size_option(values: Mapping[str, str], name: str, default: int) -> int
         return parse_size(int(value) if _BYTES.fullmatch(value) else value)
     except ValueError as error:
         raise SourceFailed(f"{name}: {error}") from None
+
+
+STARTING_OFFSETS: Final = "startingOffsets"
+
+
+def parse_start_ms(values: Mapping[str, str]) -> float:
+    """Return the time of the first items of a new stream in ms since 1970: 0 for all items, infinity for future items.
+
+    Raises `SourceFailed`.
+    """
+    value = values.get(STARTING_OFFSETS, "earliest")
+    match value.lower():
+        case "earliest":
+            return 0
+        case "latest":
+            return math.inf
+    time_s = parse_time_s(values, STARTING_OFFSETS, "earliest, latest or a time")
+    assert time_s is not None
+    return max(0, time_s * 1000)
+
+
+def parse_time_s(values: Mapping[str, str], name: str, kinds: str = "a time") -> float | None:
+    """Return a time in seconds since 1970, in UTC unless the text has an offset. `kinds` are the possible values.
+
+    Raises `SourceFailed`.
+    """
+    value = values.get(name)
+    if value is None:
+        return None
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        raise SourceFailed(f"{name} must be {kinds} such as 2026-01-31T12:00:00, in UTC, not {value!r}") from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -48,7 +48,7 @@ class KestrelSource(DataSource):
         if not has_server_options(self.options):
             if not has_paths(self.options):
                 raise SourceFailed(
-                    'a stream reads queues: option("servers", "mq1,mq2").option("queue", "work");'
+                    'a stream reads queues: option("servers", "mq1,mq2").option("subscribe", "work");'
                     ' or an archive: load("/srv/archive")'
                 )
             return archive_reader_of(parse_archive_options(self.options), schema)

@@ -979,6 +979,22 @@ def test_peek_of_missing_queue_or_alias_is_all_zeros() -> None:
     assert client.peek(b"work").head == b"one"
 
 
+def test_list_queues_has_the_names_of_all_queues_and_not_those_of_aliases() -> None:
+    client = ThriftClient(serving("[[aliases]]\nname = 'all'\ndestinationQueues = ['work']"))
+    assert client.list_queues() == []
+    for queue in (b"work", b"mail", b"all", b"mail+spark"):
+        client.put(queue, b"one")
+    assert client.list_queues() == [b"mail", b"mail+spark", b"work"]
+
+
+def test_list_queues_is_refused_if_the_names_exceed_a_reply() -> None:
+    client = ThriftClient(serving("maxRequestSize = 1024"))
+    for number in range(6):
+        client.put(b"%d" % number * 180, b"one")
+    assert is_refused(client.list_queues)
+    assert client.get_version()
+
+
 # Messages.
 
 

@@ -192,6 +192,13 @@ class ThriftClient:
         self.send(b"flush_all_queues")
         self._nothing()
 
+    def list_queues(self) -> list[bytes]:
+        """Return the names of all queues."""
+        self.send(b"list_queues")
+        names = self.result()
+        assert isinstance(names, list)
+        return names
+
     def delete_queue(self, queue: bytes) -> None:
         """Delete a queue."""
         self.send(b"delete_queue", binary.binary_field(1, queue))
@@ -299,6 +306,8 @@ def _value(reader: binary.ThriftReader, type_: int) -> object:
         return QueueInfo(head, *(_int(info[id_]) for id_ in range(2, 8)))
     assert type_ == binary.LIST
     element_type, count = reader.list_header()
+    if element_type == binary.STRING:
+        return reader.binaries(count)
     assert element_type == binary.STRUCT
     return [_item(_fields(reader)) for _ in range(count)]
 

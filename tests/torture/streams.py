@@ -101,9 +101,9 @@ class Driver:
     ) -> None:
         options = {
             "servers": f"127.0.0.1:{port}",
-            "queue": QUEUE,
+            "subscribe": QUEUE,
             "delivery": delivery,
-            "maxRows": str(MAX_ROWS),
+            "maxOffsetsPerTrigger": str(MAX_ROWS),
             "patience": PATIENCE,
             **({"hold": HOLD} if delivery == "at_least_once" else {}),
         }

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any, Final
 
 import pyarrow as pa
@@ -68,14 +68,29 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._disk = Disk()
         self._arrivals = Arrivals(options.index)
         self._all_now: int | None = None
+        self._initial: dict[str, Any] | None = None
         self._listed: dict[bytes, dict[bytes, int]] = {}
         """Inode numbers of the files at the last listing, by folder and file name."""
 
     # Offsets.
 
     def initialOffset(self) -> dict[str, Any]:
-        self._catch_up()
-        return self._offset(0)
+        """Return the number of index entries before the start of a new stream."""
+        if self._initial is None:
+            self._catch_up()
+            if self._options.start_ms:
+                self._see()
+            self._initial = self._offset(sum(1 for _ in takewhile(self._is_before_start, self._arrivals.files)))
+        return self._initial
+
+    def _is_before_start(self, arrival: Arrival) -> bool:
+        """Return True if the file has no item that was put at or after the start of a new stream, or was deleted."""
+        if not self._options.start_ms:
+            return False
+        try:
+            return os.stat(arrival.folder + b"/" + arrival.file_name).st_mtime * 1000 < self._options.start_ms
+        except FileNotFoundError:
+            return True
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxFiles(self._options.most_files)
@@ -86,7 +101,10 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._see()
         first = self._files_of(start)
         last = len(self._arrivals) if self._all_now is None else max(first, self._all_now)
-        return self._offset(min(last, first + limit.max_files) if isinstance(limit, ReadMaxFiles) else last)
+        end = self._offset(min(last, first + limit.max_files) if isinstance(limit, ReadMaxFiles) else last)
+        if self._options.start_ms and start == self._initial:
+            end["first"] = first  # a restart must not find a later start
+        return end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the offset after all known files, or None before the index is read."""
@@ -129,7 +147,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._check_place(place)
                     listed[place.folder] = _archived_in(place.folder)
                     new += self._new_in(place, listed[place.folder])
-                append(sorted(new, key=_by_number))
+                append(sorted(new, key=lambda each: (not self._is_before_start(each), *_by_number(each))))
                 self._listed = listed
         except OSError as error:
             raise SourceFailed(explain_os_error(error)) from None
@@ -198,7 +216,8 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._catch_up()
         table = self._options.table
         try:
-            slices = [*self._slices(self._arrivals.files[self._files_of(start) : self._files_of(end)])]
+            first = end.get("first", self._files_of(start))
+            slices = [*self._slices(self._arrivals.files[first : self._files_of(end)])]
         except OSError as error:
             raise SourceFailed(explain_os_error(error)) from None
         return group_slices(slices, table.partition_bytes, table.parallelism)

@@ -105,7 +105,7 @@ def with_keys(items: DataFrame) -> DataFrame:
     This reads items that were written with ``option("keys", "true")``. An item without a key is unchanged, and its
     `key` is null.
 
-        items = spark.readStream.format("kestrel").option("servers", "mq1,mq2").option("queue", "work").load()
+        items = spark.readStream.format("kestrel").option("servers", "mq1,mq2").option("subscribe", "work").load()
         keyed = with_keys(items).where("key IS NOT NULL").withColumn("read_at", current_timestamp())
         once = keyed.withWatermark("read_at", "1 hour").dropDuplicatesWithinWatermark(["key"])
 

@@ -26,11 +26,13 @@ from pyspark.sql.types import StructType
 
 from kestrel.client.call import Call
 from kestrel.client.thrift import OpenRead, ThriftCalls
+from kestrel.protocols.codec import QueueInfo
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.options import StreamOptions
 from kestrel.spark.stream.queue_reader import (
-    FairShares,
+    MOST_ROWS,
     Offset,
+    Place,
     QueueReader,
     SendRequest,
     ServerConnections,
@@ -48,14 +50,14 @@ MOST_READS: Final = 1000
 SMALLEST_ITEMS: Final = 2000
 """Minimum of items in a task, except that a batch has at least one task for each server."""
 
-Reads: TypeAlias = "dict[str, list[OpenRead]]"
+Reads: TypeAlias = "dict[Place, list[OpenRead]]"
 
 
 @dataclass
 class OpenedItems(InputPartition):
-    """A task's share of the items of one server. The items are sent to the task with it."""
+    """A task's share of the items of one place. The items are sent to the task with it."""
 
-    address: str
+    place: Place
     items: Sequence[bytes]
 
 
@@ -100,13 +102,13 @@ class OpenReadsReader(QueueReader):
         self._run = uuid4().hex
         """Identifies this reader's batches; after a restart the open reads of an older run are unknown."""
         self._at_first = at_first
-        self._left: dict[str, int] | None = None
-        """Number of items still to take from each server with an available-now trigger, else None."""
+        self._left: dict[Place, int] = {}
+        """Number of items still to take from each place with an available-now trigger."""
         self._batches: dict[int, Reads] = {}
         """Open reads that are not done yet, by batch number."""
         self._last = 0
-        self._done: dict[str, list[int]] = {}
-        """Ids still to confirm, by server address."""
+        self._done: dict[Place, list[int]] = {}
+        """Ids still to confirm."""
 
     # Offsets.
 
@@ -117,11 +119,9 @@ class OpenReadsReader(QueueReader):
         """Limit the stream to as many items as each queue has now. Raises `SourceFailed` if a server stays away longer
         than the option ``patience``.
         """
-        queue, ask = self._queue, self._connections.ask
-        self._present.hold()
-        self._left = {
-            address: ask(address, lambda calls: calls.peek(queue)).items for address in self._present.addresses()
-        }
+        ask = self._connections.ask
+        self._held = self._places(ask)
+        self._left = {place: self._info(place, ask).items for place in self._held}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Take the items of the next batch and return its offset. Confirm everything up to `start`, which is done.
@@ -137,7 +137,7 @@ class OpenReadsReader(QueueReader):
         self._acknowledge(self._number(start), self._ask)
         self._at_first()
         if not self._batches:  # a batch that is not done was taken already
-            reads = self._take(self._max_rows(limit))
+            reads = self._take(limit)
             if not reads:
                 return start
             self._last += 1
@@ -153,94 +153,84 @@ class OpenReadsReader(QueueReader):
         number: int = offset["batch"] if offset["run"] == self._run else 0
         return number
 
-    @property
-    def _ask(self) -> SendRequest:
-        """Request function: waits for a server with an available-now trigger, else tries once."""
-        return self._connections.ask_once if self._left is None else self._connections.ask
-
     # Taking items.
 
-    def _take(self, rows: int) -> Reads:
-        """Take the items of one batch from all servers, in fair shares."""
-        turns = self._turns.of(self._present.addresses())
-        rows_left, bytes_left = FairShares(rows, len(turns)), FairShares(self._options.max_bytes, len(turns))
+    def _take(self, limit: ReadLimit) -> Reads:
+        """Take the items of one batch from all places, in fair shares."""
+        infos: dict[Place, QueueInfo] = {}
         taken: Reads = {}
+        for place in self._places(self._ask):
+            with suppress(ServerUnavailable):
+                infos[place] = self._info(place, self._ask)
         try:
-            for address in turns:
-                most = rows_left.next()
-                if self._left is not None:
-                    most = min(most, self._left[address])
-                reads = taken[address] = []
+            for place, share in self._in_order(infos, limit):
+                most = min(share.items, infos[place].items, self._left.get(place, MOST_ROWS))
+                reads = taken[place] = []
                 with suppress(ServerUnavailable):
-                    self._take_from(address, reads, most, bytes_left.next())
-                if self._left is not None:
-                    self._left[address] -= len(reads)
-                rows_left.used(len(reads))
-                bytes_left.used(_size_of(reads))
+                    self._take_from(place, reads, most, share.bytes)
+                if self._held is not None:
+                    self._left[place] -= len(reads)
+                share.used_items, share.used_bytes = len(reads), _size_of(reads)
         except BaseException:  # including SystemExit from a stop
             self._give_back(taken)
             raise
-        return {address: reads for address, reads in taken.items() if reads}
+        return {place: reads for place, reads in taken.items() if reads}
 
-    def _take_from(self, address: str, reads: list[OpenRead], most: int, most_bytes: int) -> None:
-        """Append open reads of one server to `reads`, up to `most` items and about `most_bytes`.
+    def _take_from(self, place: Place, reads: list[OpenRead], most: int, most_bytes: int) -> None:
+        """Append open reads of one place to `reads`, up to `most` items and about `most_bytes`.
 
         Raises `ServerUnavailable`.
         """
-        queue, hold_ms = self._queue, self._options.hold_ms
         last_short = 0
-        while len(reads) < most and (room := most_bytes - _size_of(reads)) > 0:
-            wanted = min(most - len(reads), _fitting(reads, room))
-            page = self._ask(address, partial(_get, queue=queue, max_items=wanted, hold_ms=hold_ms))
+        room = most_bytes
+        while len(reads) < most and room > 0:
+            wanted = min(most - len(reads), _fitting(reads, most_bytes - room, room))
+            page = self._ask(
+                place.address, partial(_get, queue=place.name, max_items=wanted, hold_ms=self._options.hold_ms)
+            )
             reads += page
+            room -= _size_of(page)
             if len(page) < wanted:
                 # A server limits the open reads of one connection, so more are taken over a new connection. At that
                 # limit successive responses do not get shorter; a shorter one means that the queue is empty.
                 if not page or len(page) < last_short:
                     break
                 last_short = len(page)
-                self._connections.hang_up(address)
+                self._connections.hang_up(place.address)
         if reads:
-            self._connections.hang_up(address)
+            self._connections.hang_up(place.address)
 
     def _give_back(self, batch: Reads) -> None:
         """Abort the open reads of a batch, so that the servers deliver the items again now."""
-        for address, reads in batch.items():
+        for place, reads in batch.items():
             for ids in _runs([read.id for read in reads]):
                 with suppress(ServerUnavailable, SourceFailed):  # the servers requeue them at the timeout
-                    self._connections.ask_once(address, partial(_abort, queue=self._queue, ids=ids))
+                    self._connections.ask_once(place.address, partial(_abort, queue=place.name, ids=ids))
 
     # Confirming items.
 
-    def commit(self, end: Offset) -> None:
-        """Confirm everything up to `end`. Skip servers that do not answer; `latestOffset` tries them again.
-
-        Spark calls this late and not for the last batch; `latestOffset` learns earlier what is done.
-        """
-        self._acknowledge(self._number(end), self._connections.ask_once)
-
     def _acknowledge(self, number: int, ask: SendRequest) -> None:
         for done in [each for each in self._batches if each <= number]:
-            for address, reads in self._batches.pop(done).items():
-                self._done.setdefault(address, []).extend(read.id for read in reads)
-        for address in list(self._done):
+            for place, reads in self._batches.pop(done).items():
+                self._done.setdefault(place, []).extend(read.id for read in reads)
+        for place in list(self._done):
             with suppress(ServerUnavailable):
-                self._confirm(address, ask)
+                self._confirm(place, ask)
 
-    def _confirm(self, address: str, ask: SendRequest) -> None:
-        """Confirm all done items of one server. Raises `ServerUnavailable`; the rest is confirmed by a later call."""
-        ids = self._done[address]
+    def _confirm(self, place: Place, ask: SendRequest) -> None:
+        """Confirm all done items of one place. Raises `ServerUnavailable`; the rest is confirmed by a later call."""
+        ids = self._done[place]
         lost = 0
         while ids:
             some = ids[:MOST_READS]
-            lost += len(some) - ask(address, partial(_confirm, queue=self._queue, ids=some))
+            lost += len(some) - ask(place.address, partial(_confirm, queue=place.name, ids=some))
             del ids[:MOST_READS]
-        del self._done[address]
+        del self._done[place]
         if lost:
             logger.warning(
                 "%s: %d done items were no longer open reads and are delivered again, unless only a response was lost: "
                 "set hold to more than the time of a batch and until the next one",
-                *(address, lost),
+                *(place, lost),
             )
 
     def stop(self) -> None:
@@ -264,14 +254,14 @@ class OpenReadsReader(QueueReader):
         for number in range(self._number(start) + 1, self._number(end) + 1):
             if number not in self._batches:
                 raise SourceFailed("Spark requested a batch again whose items are already confirmed")
-            for address, reads in self._batches[number].items():
+            for place, reads in self._batches[number].items():
                 items = [read.data for read in reads]
-                tasks += [OpenedItems(address, part) for part in _parts(items, self._options.slices)]
+                tasks += [OpenedItems(place, part) for part in _parts(items, self._options.slices)]
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, OpenedItems)
-        yield self._batch(partition.address, len(partition.items), {"data": partition.items})
+        yield self._batch(partition.place, len(partition.items), {"data": partition.items})
 
 
 def _get(calls: ThriftCalls, queue: bytes, max_items: int, hold_ms: int) -> Call[list[OpenRead]]:
@@ -290,11 +280,11 @@ def _size_of(reads: Sequence[OpenRead]) -> int:
     return sum(len(read.data) for read in reads)
 
 
-def _fitting(reads: Sequence[OpenRead], room: int) -> int:
-    """Return how many more items are likely to fit in `room` bytes, at least 1."""
+def _fitting(reads: Sequence[OpenRead], size: int, room: int) -> int:
+    """Return how many more items, of which `reads` have `size` bytes, are likely to fit in `room` bytes, at least 1."""
     if not reads:
         return FIRST_READS
-    return max(1, min(MOST_READS, room * len(reads) // (_size_of(reads) or 1)))
+    return max(1, min(MOST_READS, room * len(reads) // (size or 1)))
 
 
 def _runs(ids: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -19,12 +19,14 @@ from kestrel.config.units import format_duration_ms, parse_duration_ms
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 from kestrel.spark.options import (
+    STARTING_OFFSETS,
     SourceFailed,
     check_option_names,
     parse_boolean,
     parse_choice,
     parse_positive,
     parse_size_option,
+    parse_start_ms,
 )
 from kestrel.spark.stream.server_directory import ServerDirectory, check_can_follow
 from kestrel.tls import TlsOptions
@@ -41,18 +43,17 @@ _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 
 SERVERS: Final = "servers"
 
-NAMES: Final = (SERVERS, "queue", "timeout", "patience", "tls", "caFile", "certFile", "keyFile", "serverName")
+NAMES: Final = (SERVERS, "timeout", "patience", "tls", "caFile", "certFile", "keyFile", "serverName")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamServers:
-    """The servers that share the items of a queue, and the connection settings. Tasks get a copy."""
+    """The servers that share the items of queues, and the connection settings. Tasks get a copy."""
 
     addresses: tuple[str, ...]
     """``host:port`` of each server, without duplicates. With a server set: the members when a write was planned, or
     empty.
     """
-    queue: bytes
     timeout_s: float = TIMEOUT_S
     patience_s: float = PATIENCE_S
     tls: TlsOptions | None = None
@@ -102,7 +103,7 @@ def has_server_options(given: Mapping[str, str]) -> bool:
 
 
 def parse_servers(values: Mapping[str, str]) -> StreamServers:
-    """Parse the options that name the servers and the queue. Raises `SourceFailed`."""
+    """Parse the options that name the servers and describe the connections. Raises `SourceFailed`."""
     text = values.get(SERVERS, "").strip()
     try:
         server_set = _server_set_of(text)
@@ -115,7 +116,6 @@ def parse_servers(values: Mapping[str, str]) -> StreamServers:
         raise SourceFailed('no server is given: option("servers", "mq1,mq2:2229"), with thrift ports')
     return StreamServers(
         addresses=addresses,
-        queue=_queue_of(values),
         timeout_s=_timeout_of(values),
         patience_s=parse_seconds(values, "patience", PATIENCE_S),
         tls=_tls_of(values),
@@ -141,15 +141,13 @@ def _addresses_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(parse_address(each, DEFAULT_PORTS["thrift"])) for each in texts if each))
 
 
-def _queue_of(values: Mapping[str, str]) -> bytes:
-    if "queue" not in values:
-        raise SourceFailed('no queue is given: option("queue", "work")')
+def _checked_name(option: str, name: str) -> str:
+    """Return the name of a queue. Raises `SourceFailed` with the option's name if it is invalid."""
     try:
-        queue = name_bytes(values["queue"])
-        check_queue_name(queue)
+        check_queue_name(name_bytes(name))
     except BadQueueName as error:
-        raise SourceFailed(f"queue: {error}") from None
-    return queue
+        raise SourceFailed(f"{option}: {error}") from None
+    return name
 
 
 def _timeout_of(values: Mapping[str, str]) -> float:
@@ -208,7 +206,9 @@ OPEN_ROWS: Final = 10_000
 OPEN_BYTES: Final = 16 * 1024 * 1024
 
 MOST_OPEN_BYTES: Final = 64 * 1024 * 1024
-"""Upper bound of ``maxBytes``: Spark sends the items to tasks in messages of limited size."""
+"""Upper bound of ``maxBytesPerTrigger`` for open reads: Spark sends the items to tasks in messages of limited size."""
+
+UNLIMITED_BYTES: Final = (1 << 63) - 1
 
 HOLD_S: Final = 300.0
 
@@ -222,9 +222,27 @@ class Delivery(Enum):
     AT_LEAST_ONCE = "at_least_once"
 
 
-_OWN: Final = {Delivery.EXACTLY_ONCE: ("reader",), Delivery.AT_LEAST_ONCE: ("maxBytes", "hold")}
+SUBSCRIBE: Final = "subscribe"
+SUBSCRIBE_PATTERN: Final = "subscribePattern"
+MAX_ITEMS: Final = "maxOffsetsPerTrigger"
+MAX_BYTES: Final = "maxBytesPerTrigger"
 
-OPTIONS: Final = (*NAMES, "delivery", "maxRows", "slices", *(name for own in _OWN.values() for name in own))
+ALIASES: Final = {"queue": SUBSCRIBE, "maxRows": MAX_ITEMS, "maxBytes": MAX_BYTES}
+"""Names that release 1.0 had for options of a stream."""
+
+_OWN: Final = {Delivery.EXACTLY_ONCE: ("reader", "failOnDataLoss"), Delivery.AT_LEAST_ONCE: ("hold",)}
+
+OPTIONS: Final = (
+    *NAMES,
+    SUBSCRIBE,
+    SUBSCRIBE_PATTERN,
+    "delivery",
+    STARTING_OFFSETS,
+    MAX_ITEMS,
+    MAX_BYTES,
+    "slices",
+    *(name for own in _OWN.values() for name in own),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,40 +250,76 @@ class StreamOptions:
     """The parsed options of a stream of live queues."""
 
     servers: StreamServers
+    queues: tuple[str, ...] | re.Pattern[str]
+    """Names of the queues to read, or a pattern that must match the whole name of a queue."""
     delivery: Delivery
-    max_rows: int
-    """Maximum of rows in a batch, of all servers together."""
+    max_items: int
+    """Maximum of items in a batch, of all queues together."""
+    max_bytes: int = UNLIMITED_BYTES
+    """Approximate maximum of item bytes in a batch."""
     slices: int = SLICES
-    """Maximum of tasks for the items of one server in a batch."""
+    """Maximum of tasks for the items of one queue of one server in a batch."""
+    start_ms: float = 0
+    """Exactly once only: time of the first items of a new stream (`kestrel.spark.options.parse_start_ms`)."""
     reader: bytes = READER.encode()
     """Exactly once only: the reader name under which the servers keep the items."""
-    max_bytes: int = OPEN_BYTES
-    """At least once only: approximate maximum of item bytes in a batch."""
+    fails_on_data_loss: bool = True
+    """Exactly once only: True if items that are gone fail the query, False if the stream continues after them."""
     hold_ms: int = int(HOLD_S * 1000)
     """At least once only: open transaction timeout, after which a server delivers an item again, in ms."""
 
-    @property
-    def queue(self) -> str:
-        return self.servers.queue.decode()
+    def subscribes(self, queue: str) -> bool:
+        """Return True if the stream reads the queues of that name."""
+        return queue in self.queues if isinstance(self.queues, tuple) else self.queues.fullmatch(queue) is not None
 
 
 def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     """Parse Spark's options, whose names are case-insensitive. Raises `SourceFailed`."""
-    values = check_option_names(given, OPTIONS)
+    values = check_option_names(given, OPTIONS, ALIASES)
     delivery = Delivery(parse_choice(values, "delivery", *(each.value for each in Delivery)))
     for other, names in _OWN.items():
         for name in names:
             if name in values and other is not delivery:
                 raise SourceFailed(f'{name} requires option("delivery", "{other.value}")')
+    is_exact = delivery is Delivery.EXACTLY_ONCE
     return StreamOptions(
         servers=parse_servers(values),
+        queues=_queues_of(values),
         delivery=delivery,
-        max_rows=parse_positive(values, "maxRows", RANGE_ROWS if delivery is Delivery.EXACTLY_ONCE else OPEN_ROWS),
+        max_items=parse_positive(values, MAX_ITEMS, RANGE_ROWS if is_exact else OPEN_ROWS),
+        max_bytes=_max_bytes_of(values, is_exact=is_exact),
         slices=parse_positive(values, "slices", SLICES),
+        start_ms=_start_ms_of(values, is_exact=is_exact),
         reader=_reader_of(values),
-        max_bytes=_max_bytes_of(values),
+        fails_on_data_loss=parse_boolean(values, "failOnDataLoss", True),
         hold_ms=_hold_ms_of(values),
     )
+
+
+def _queues_of(values: Mapping[str, str]) -> tuple[str, ...] | re.Pattern[str]:
+    if SUBSCRIBE in values and SUBSCRIBE_PATTERN in values:
+        raise SourceFailed(f"{SUBSCRIBE} cannot be combined with {SUBSCRIBE_PATTERN}")
+    if SUBSCRIBE_PATTERN in values:
+        try:
+            return re.compile(values[SUBSCRIBE_PATTERN])
+        except re.error as error:
+            raise SourceFailed(f"{SUBSCRIBE_PATTERN} is not a regular expression of Python: {error}") from None
+    texts = [each.strip() for each in values.get(SUBSCRIBE, "").split(",")]
+    names = tuple(dict.fromkeys(_checked_name(SUBSCRIBE, each) for each in texts if each))
+    if not names:
+        raise SourceFailed(f'no queue is given: option("{SUBSCRIBE}", "work,mail")')
+    return names
+
+
+def _start_ms_of(values: Mapping[str, str], *, is_exact: bool) -> float:
+    start_ms = parse_start_ms(values)
+    if start_ms and not is_exact:
+        raise SourceFailed(
+            f'{STARTING_OFFSETS} must be earliest with option("delivery", "at_least_once"), because the items have no '
+            "ids: flush the queue before the start (kestrel-cli flush work), or read a new child such as work+spark, "
+            "which is empty"
+        )
+    return start_ms
 
 
 def _reader_of(values: Mapping[str, str]) -> bytes:
@@ -275,10 +329,11 @@ def _reader_of(values: Mapping[str, str]) -> bytes:
     return reader
 
 
-def _max_bytes_of(values: Mapping[str, str]) -> int:
-    size = parse_size_option(values, "maxBytes", OPEN_BYTES)
-    if not 0 < size <= MOST_OPEN_BYTES:
-        raise SourceFailed(f"maxBytes must be from 1 to {MOST_OPEN_BYTES}, not {values['maxBytes']!r}")
+def _max_bytes_of(values: Mapping[str, str], *, is_exact: bool) -> int:
+    size = parse_size_option(values, MAX_BYTES, UNLIMITED_BYTES if is_exact else OPEN_BYTES)
+    most = UNLIMITED_BYTES if is_exact else MOST_OPEN_BYTES
+    if not 0 < size <= most:
+        raise SourceFailed(f"{MAX_BYTES} must be from 1 to {most}, not {values[MAX_BYTES]!r}")
     return size
 
 
@@ -289,6 +344,7 @@ def _hold_ms_of(values: Mapping[str, str]) -> int:
     return int(hold_s * 1000)
 
 
+QUEUE: Final = "queue"
 KEYS: Final = "keys"
 
 _OF_SPARK: Final = {"checkpointlocation", "queryname"}
@@ -300,6 +356,7 @@ class SinkOptions:
     """The parsed options of a write. Tasks get a copy."""
 
     servers: StreamServers
+    queue: str
     has_keys: bool = False
     """True if each item is written with a key (`kestrel.keyed`)."""
 
@@ -312,5 +369,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
             'option("queue", "work")'
         )
     ours = {name: value for name, value in given.items() if name.lower() not in _OF_SPARK}
-    values = check_option_names(ours, (*NAMES, KEYS))
-    return SinkOptions(parse_servers(values), has_keys=parse_boolean(values, KEYS, False))
+    values = check_option_names(ours, (*NAMES, QUEUE, KEYS))
+    servers = parse_servers(values)
+    if QUEUE not in values:
+        raise SourceFailed(f'no queue is given: option("{QUEUE}", "work")')
+    return SinkOptions(servers, _checked_name(QUEUE, values[QUEUE]), has_keys=parse_boolean(values, KEYS, False))

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from kestrel.client.arguments import name_bytes
 from kestrel.client.backoff import Backoff
 from kestrel.client.errors import CannotConnect, ClientFailure, RequestError, ServerError
 from kestrel.client.put_batch import batches
@@ -49,7 +50,7 @@ class _Writer:
         self._schema = schema
         self._servers = options.servers
         self._columns = ItemColumns(schema, has_keys=options.has_keys)
-        self._queue = options.servers.queue.decode("utf-8", "backslashreplace")
+        self._queue = options.queue
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._planned, self._schema)
@@ -64,7 +65,7 @@ class _Writer:
         servers = self._servers
         with ExitStack() as stack:
             opened = {address: stack.enter_context(servers.open(address)) for address in servers.to_write()}
-            puts = {address: partial(_put, server, servers.queue) for address, server in opened.items()}
+            puts = {address: partial(_put, server, name_bytes(self._queue)) for address, server in opened.items()}
             putting = BatchPutter(puts, self._queue, servers.patience_s)
             for batch in iterator:
                 for expiry_ms, items in self._columns.items_of(batch):

@@ -67,13 +67,13 @@ class ServerDirectory:
         self._begin = begin
         self._follower: Follower | None = None
         self._changes = threading.Condition()
-        self._held = fixed
+        self._fixed = fixed
         self._told: Sequence[str] = ()
 
     def addresses(self) -> Sequence[str]:
         """Return the present servers without duplicates, longest members first; at least one. Raises `SourceFailed`."""
-        if self._held:
-            return self._held
+        if self._fixed:
+            return self._fixed
         found = self._when(self._patience_s, self.known)
         if not found:
             raise SourceFailed(self._failure())
@@ -84,11 +84,7 @@ class ServerDirectory:
 
     def expects(self, address: str) -> bool:
         """Return True if that server is present or may return, as any server of a set."""
-        return self._uri is not None or address in self._held
-
-    def hold(self) -> None:
-        """Keep returning the servers of this moment. Raises `SourceFailed`."""
-        self._held = self.addresses()
+        return self._uri is not None or address in self._fixed
 
     def close(self) -> None:
         """End the session with ZooKeeper, if there is one."""

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from glob import escape, glob, has_magic
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,12 +14,15 @@ from urllib.parse import unquote_to_bytes
 
 from kestrel.spark.options import (
     PATHS,
+    STARTING_OFFSETS,
     SourceFailed,
     check_option_names,
     parse_boolean,
     parse_choice,
     parse_positive,
     parse_size_option,
+    parse_start_ms,
+    parse_time_s,
 )
 from kestrel.tools.formatting import show_path
 
@@ -78,8 +80,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         parallelism=parse_positive(values, "parallelism", os.cpu_count() or 1),
         is_failfast=parse_choice(values, "mode", "PERMISSIVE", "FAILFAST") == "FAILFAST",
         pushes_filters=parse_boolean(values, "filterPushdown", False),
-        modified_after_s=_time_s(values, "modifiedAfter"),
-        modified_before_s=_time_s(values, "modifiedBefore"),
+        modified_after_s=parse_time_s(values, "modifiedAfter"),
+        modified_before_s=parse_time_s(values, "modifiedBefore"),
     )
 
 
@@ -103,21 +105,10 @@ def _size(values: Mapping[str, str]) -> int:
     return size
 
 
-def _time_s(values: Mapping[str, str], name: str) -> float | None:
-    value = values.get(name)
-    if value is None:
-        return None
-    try:
-        time = datetime.fromisoformat(value)
-    except ValueError:
-        raise SourceFailed(f"{name} must be a time such as 2026-01-31T12:00:00, in UTC, not {value!r}") from None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-
-
 MOST_FILES: Final = 1000
 """Default number of files in a batch. A writer file has 16 MiB by default."""
 
-OF_STREAMS: Final = ("index", "maxFiles", "ignoreMissingFiles")
+OF_STREAMS: Final = ("index", STARTING_OFFSETS, "maxFiles", "ignoreMissingFiles")
 
 _OF_TABLES: Final = (*PATHS, "server", "queue", "payload", "mode", "partitionBytes", "parallelism")
 """Options with the same meaning as for a table."""
@@ -130,6 +121,8 @@ class ArchiveOptions:
     table: SourceOptions
     index: str
     """Absolute path of the index of files seen."""
+    start_ms: float = 0
+    """Time of the first items of a new stream (`kestrel.spark.options.parse_start_ms`)."""
     most_files: int = MOST_FILES
     ignores_missing: bool = False
 
@@ -155,6 +148,7 @@ def parse_archive_options(given: Mapping[str, str]) -> ArchiveOptions:
     return ArchiveOptions(
         table=table,
         index=index,
+        start_ms=parse_start_ms(values),
         most_files=parse_positive(values, "maxFiles", MOST_FILES),
         ignores_missing=parse_boolean(values, "ignoreMissingFiles", False),
     )

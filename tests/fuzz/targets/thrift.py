@@ -27,7 +27,7 @@ def choose(choices: Choices) -> tuple[tuple[int, int, int], list[int]]:
 
 
 WORDS = (
-    b"put", b"get", b"confirm", b"abort", b"peek", b"flush_queue", b"flush_all_queues", b"delete_queue",
+    b"put", b"get", b"confirm", b"abort", b"peek", b"list_queues", b"flush_queue", b"flush_all_queues", b"delete_queue",
     b"current_status", b"set_status", b"get_version", b"\x80\x01\x00\x01", b"\x80\x01\x00\x04", b"\x0b\x00\x01",
     b"\x0f\x00\x02\x0b", b"\x0e\x00\x02\x0a", b"\x08\x00\x02", b"\x08\x00\x03", b"\x08\x00\x04", b"\x0c\x00\x09",
     b"\x0d\x00\x09\x0b\x0f", b"\x00\x00\x00\x04work", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff",

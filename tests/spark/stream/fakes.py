@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyspark.sql.types import StructType
 
@@ -59,6 +59,8 @@ class Queue:
         self.loses_answers = False
         """What is asked is done, and nobody hears of it."""
         self.asked: list[str] = []
+        self.others: dict[bytes, Queue] = {}
+        """Other queues of the server, by name."""
 
     def put(self, *items: bytes, gap: int = 0) -> None:
         """Items for both ways to read; ids are left out before them."""
@@ -82,20 +84,26 @@ class _Calls(ThriftCalls):
         self._queue = queue
         self._opened: set[int] = set()
 
-    def _of_reader(self, reader: bytes) -> Queue:
-        queue = self._queue
-        if queue.reader != reader:
-            raise RequestError(f"it is read by another reader: {queue.reader!r}")
-        return queue
+    def _named(self, queue: bytes) -> Queue:
+        return self._queue if queue == QUEUE else self._queue.others[queue]
+
+    def _of_reader(self, queue: bytes, reader: bytes) -> Queue:
+        mine = self._named(queue)
+        if mine.reader != reader:
+            raise RequestError(f"it is read by another reader: {mine.reader!r}")
+        return mine
+
+    def list_queues(self) -> Call[list[bytes]]:
+        return Answer([QUEUE, *self._queue.others])
 
     def open_range(self, queue: bytes, reader: bytes, first_id: int = 0, max_items: int = 0) -> Call[RangeState]:
-        mine = self._queue
+        mine = self._named(queue)
         mine.asked.append("open_range")
         if not mine.has_ids:
             raise RequestError("its storage gives them none")
         if first_id <= 0 and mine.reader is None:
             mine.reader = reader
-        self._of_reader(reader)
+        self._of_reader(queue, reader)
         begin = first_id if first_id > 0 else mine.first_id
         if begin < mine.first_id:
             raise RequestError(f"the ids from {begin} on were released")
@@ -108,7 +116,7 @@ class _Calls(ThriftCalls):
     def read_range(
         self, queue: bytes, reader: bytes, first_id: int, end_id: int, max_bytes: int
     ) -> Call[list[RangeItem]]:
-        mine = self._of_reader(reader)
+        mine = self._of_reader(queue, reader)
         mine.asked.append("read_range")
         if first_id < mine.first_id:
             raise RequestError(f"the ids from {first_id} on were released")
@@ -122,13 +130,13 @@ class _Calls(ThriftCalls):
         return Answer(items)
 
     def release_range(self, queue: bytes, reader: bytes, end_id: int) -> Call[RangeState]:
-        mine = self._of_reader(reader)
+        mine = self._of_reader(queue, reader)
         mine.asked.append("release_range")
         mine.first_id = max(mine.first_id, end_id)
         return Answer(RangeState(mine.first_id, mine.next_id, mine.next_id))
 
     def get(self, queue: bytes, max_items: int, wait_ms: int = 0, hold_ms: int = 0) -> Call[list[OpenRead]]:
-        mine = self._queue
+        mine = self._named(queue)
         mine.asked.append("get")
         assert hold_ms > 0
         reads = []
@@ -140,19 +148,21 @@ class _Calls(ThriftCalls):
         return Answer(reads)
 
     def confirm(self, queue: bytes, ids: Collection[int]) -> Call[int]:
-        mine = self._queue
+        mine = self._named(queue)
         mine.asked.append("confirm")
         return Answer(len([mine.open.pop(each) for each in ids if each in mine.open]))
 
     def abort(self, queue: bytes, ids: Collection[int]) -> Call[int]:
-        mine = self._queue
+        mine = self._named(queue)
         mine.asked.append("abort")
         back = [mine.open.pop(each) for each in ids if each in mine.open]
         mine.waiting = back + mine.waiting
         return Answer(len(back))
 
     def peek(self, queue: bytes) -> Call[QueueInfo]:
-        return Answer(QueueInfo(None, len(self._queue.waiting)))
+        mine = self._named(queue)
+        mine.asked.append("peek")
+        return Answer(QueueInfo(None, len(mine.waiting), sum(map(len, mine.waiting))))
 
 
 SET: Final = parse_server_set("zk://me:secret@zk1/services/kestrel")
@@ -219,12 +229,12 @@ class World:
 
     def servers(self, *addresses: str) -> StreamServers:
         """As options say them."""
-        return _FakeServers(addresses=addresses or tuple(self.queues), queue=QUEUE, world=self._name)
+        return _FakeServers(addresses=addresses or tuple(self.queues), world=self._name)
 
     def server_set(self, *reads: str) -> StreamServers:
         """The same, with a set in which these are now."""
         self.set.reads(*reads)
-        return _FakeServers(addresses=(), queue=QUEUE, timeout_s=1e-6, server_set=SET, world=self._name)
+        return _FakeServers(addresses=(), timeout_s=1e-6, server_set=SET, world=self._name)
 
     def connections(self, servers: StreamServers) -> ServerConnections:
         """Those of a driver."""
@@ -235,33 +245,28 @@ _WORLDS: Final[dict[str, World]] = {}
 """A reader that was pickled finds its world again."""
 
 
+WORK: Final = (QUEUE.decode(),)
+
+
 def ranges(
-    world: World,
-    *addresses: str,
-    in_set: bool = False,
-    max_rows: int = 100,
-    slices: int = 4,
-    schema: StructType = ITEMS,
-    reader: str = "s",
+    world: World, *addresses: str, in_set: bool = False, schema: StructType = ITEMS, **options: Any
 ) -> RangesReader:
     """A driver's reader of some servers or of all, or of the set in which these are now."""
     servers = world.server_set(*addresses) if in_set else world.servers(*addresses)
-    options = StreamOptions(servers, Delivery.EXACTLY_ONCE, max_rows, slices, reader.encode())
-    return RangesReader(options, schema, world.connections(servers))
+    given = {"queues": WORK, "max_items": 100, "reader": b"s", **options}
+    return RangesReader(
+        StreamOptions(servers, delivery=Delivery.EXACTLY_ONCE, **given), schema, world.connections(servers)
+    )
 
 
 def opens(
-    world: World,
-    *addresses: str,
-    in_set: bool = False,
-    max_rows: int = 100,
-    max_bytes: int = OPEN_BYTES,
-    schema: StructType = ITEMS,
+    world: World, *addresses: str, in_set: bool = False, schema: StructType = ITEMS, **options: Any
 ) -> OpenReadsReader:
     """The same, at least once."""
     servers = world.server_set(*addresses) if in_set else world.servers(*addresses)
-    options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, max_rows, slices=4, max_bytes=max_bytes)
-    return OpenReadsReader(options, schema, world.connections(servers), lambda: None)
+    given = {"queues": WORK, "max_items": 100, "max_bytes": OPEN_BYTES, **options}
+    parsed = StreamOptions(servers, delivery=Delivery.AT_LEAST_ONCE, **given)
+    return OpenReadsReader(parsed, schema, world.connections(servers), lambda: None)
 
 
 def numbered(first: int, count: int) -> list[bytes]:

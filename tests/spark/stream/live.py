@@ -53,11 +53,11 @@ class Fleet:
         for server in self._running:
             server.stop()
 
-    def put(self, *items: bytes) -> None:
+    def put(self, *items: bytes, queue: str = "work") -> None:
         """Put them to the servers in turn."""
         for number, server in enumerate(self._running):
             with BlockingClient(f"127.0.0.1:{server.port}") as client:
-                assert client.put_many("work", items[number :: len(self._running)])
+                assert client.put_many(queue, items[number :: len(self._running)])
 
     def items(self) -> int:
         """How many wait, in all of them."""
@@ -82,7 +82,10 @@ class Fleet:
 def stream(spark: SparkSession, fleet: Fleet, **options: str) -> DataFrame:
     return (
         spark.readStream.format("kestrel")
-        .options(**{"servers": fleet.servers, "queue": "work", "patience": "20s", **options})
+        .options(
+            **{"servers": fleet.servers, "patience": "20s", **options}
+            | ({} if "subscribePattern" in options else {"subscribe": "work"})
+        )
         .load()
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +109,41 @@ def test_a_thousand_files_are_the_most_unless_somebody_says_otherwise(archive: P
     reader = Stream(archive).reader
     assert MOST_FILES == 1000
     assert reader.getDefaultReadLimit() == ReadMaxFiles(1000)
+
+
+# Where a new stream begins.
+
+
+def test_a_stream_of_later_files_begins_once(archive: Path) -> None:
+    came(archive, "work.1", b"before")
+    stream = Stream(archive, startingOffsets="latest")
+    assert stream.poll() == []
+    came(archive, "work.2", b"while it is stopped")
+    stream.restart()
+    assert data(stream.poll()) == [b"while it is stopped"]
+
+
+def test_a_batch_of_later_files_is_the_same_after_a_restart(archive: Path) -> None:
+    came(archive, "work.1", b"before")
+    stream = Stream(archive, startingOffsets="latest")
+    start = stream.reader.initialOffset()
+    came(archive, "work.2", b"new")
+    end = stream.reader.latestOffset(start, ReadAllAvailable())
+    came(archive, "work.3", b"newer")
+    stream.restart()
+    stream.offsets = [stream.reader.initialOffset(), end]
+    assert data(stream.batch()) == [b"new"]
+    assert data(stream.poll()) == [b"newer"]
+
+
+def test_a_stream_from_a_time_omits_files_that_were_finished_before(archive: Path) -> None:
+    for name, modified_s in (("a.1", 2000), ("b.2", 1000), ("a.3", 3000)):
+        os.utime(came(archive, name, name.encode()), (modified_s, modified_s))
+    stream = Stream(archive, startingOffsets="1970-01-01T00:33:20")
+    assert sorted(data(stream.poll())) == [b"a.1", b"a.3"]
+    came(archive, "b.4", b"b.4")
+    stream.restart()
+    assert data(stream.poll()) == [b"b.4"]
 
 
 def test_who_asks_for_all_that_is_there_gets_it(archive: Path) -> None:

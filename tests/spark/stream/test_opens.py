@@ -51,7 +51,7 @@ def test_the_items_of_a_server_are_shared_out_among_tasks() -> None:
     world = World(A, B)
     world[A].put(*numbered(0, 5000))
     world[B].put(*numbered(0, 100))
-    reader = opens(world, max_rows=20_000)
+    reader = opens(world, max_items=20_000)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert sorted(len(task.items) for task in reader.partitions(start, end)) == [100, 2500, 2500]
@@ -70,7 +70,7 @@ def test_open_reads_that_are_not_confirmed_yet_do_not_keep_back_others() -> None
     world = World(A)
     world[A].max_open = 10
     world[A].put(*numbered(0, 10))
-    reader = opens(world, max_rows=10)
+    reader = opens(world, max_items=10)
     reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     assert world.open_connections == 0, "they count for the connection that took them"
 
@@ -80,7 +80,7 @@ def test_the_bytes_of_a_batch_are_those_of_all_servers() -> None:
     for address in (A, B):
         world[address].put(*[b"x" * 100] * 200)
     checkpoint = Checkpoint()
-    Query(opens(world, max_rows=1000, max_bytes=4000), checkpoint).trigger()
+    Query(opens(world, max_items=1000, max_bytes=4000), checkpoint).trigger()
     assert len(checkpoint.data()) == 40
 
 
@@ -89,7 +89,7 @@ def test_a_look_that_finds_nothing_asks_once_and_over_the_same_connection() -> N
     query = Query(opens(world))
     for _ in range(3):
         query.trigger()
-    assert world[A].asked == ["get"] * 3
+    assert world[A].asked == ["peek"] * 3
     assert world.open_connections == 1
 
 
@@ -99,24 +99,13 @@ def test_a_look_that_finds_nothing_asks_once_and_over_the_same_connection() -> N
 def test_what_is_done_is_confirmed_with_the_next_look_and_once() -> None:
     world = World(A)
     world[A].put(*numbered(0, MOST_READS + 5))
-    query = Query(opens(world, max_rows=2 * MOST_READS))
+    query = Query(opens(world, max_items=2 * MOST_READS))
     query.trigger()
     assert len(world[A].open) == MOST_READS + 5
     query.trigger()
     query.trigger()
     assert world[A].open == {}
     assert world[A].asked.count("confirm") == 2, "as many at a time as a request may have"
-
-
-def test_a_commit_confirms_too() -> None:
-    world = World(A)
-    world[A].put(b"x")
-    reader = opens(world)
-    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
-    reader.commit(end)
-    reader.commit(end)
-    assert world[A].open == {}
-    assert world[A].asked.count("confirm") == 1
 
 
 def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,7 +117,7 @@ def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.L
     with caplog.at_level(logging.WARNING, "kestrel.spark"):
         assert query.trigger()
     assert [record.message.partition(",")[0] for record in caplog.records] == [
-        "a:2229: 2 done items were no longer open reads and are delivered again"
+        "a:2229/work: 2 done items were no longer open reads and are delivered again"
     ]
     assert query.checkpoint.data() == [b"1", b"2", b"1", b"2"]
 
@@ -179,7 +168,7 @@ def test_a_batch_that_is_done_is_not_read_as_if_it_had_nothing() -> None:
     reader = opens(world)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(5))
-    reader.commit(end)
+    reader.latestOffset(end, ReadMaxRows(5))
     with pytest.raises(SourceFailed, match="requested a batch again whose items are already confirmed"):
         reader.partitions(start, end)
 
@@ -266,7 +255,7 @@ def test_whatever_fails_no_item_is_lost(steps: list[tuple[str, str, int]]) -> No
             query.reader.stop()
             query = None
         else:
-            query = query or Query(opens(world, max_rows=3), checkpoint)
+            query = query or Query(opens(world, max_items=3), checkpoint)
             world.sleep(20)
             try:
                 query.trigger(word)
@@ -275,6 +264,6 @@ def test_whatever_fails_no_item_is_lost(steps: list[tuple[str, str, int]]) -> No
     for queue in world.queues.values():
         queue.is_away = queue.loses_answers = False
         queue.hold_ends()
-    Query(opens(world, max_rows=3), checkpoint).run_available_now()
+    Query(opens(world, max_items=3), checkpoint).run_available_now()
     assert set(checkpoint.data()) == set(put)
     assert all(not queue.waiting and not queue.open for queue in world.queues.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
@@ -20,7 +22,8 @@ from kestrel.spark.stream.options import (
 from kestrel.spark.stream.ranges import RangesReader
 from tests.spark.stream.ddl import columns_of
 
-WORK = {"servers": "mq1", "queue": "work"}
+WORK = {"servers": "mq1", "subscribe": "work"}
+SINK = {"servers": "mq1", "queue": "work"}
 ONCE = {"delivery": "at_least_once"}
 DATA = columns_of("data BINARY")
 
@@ -32,15 +35,15 @@ def parsed(**given: str) -> StreamOptions:
 def test_servers_and_a_queue_are_enough() -> None:
     options = parsed(servers="mq1, mq2:2230")
     assert options.servers.addresses == ("mq1:2229", "mq2:2230")
-    assert (options.servers.queue, options.queue) == (b"work", "work")
+    assert options.queues == ("work",)
     assert (options.delivery, options.reader) == (Delivery.EXACTLY_ONCE, b"spark")
-    assert (options.max_rows, options.slices) == (100_000, 4)
+    assert (options.max_items, options.slices) == (100_000, 4)
 
 
 def test_at_least_once_has_defaults_of_its_own() -> None:
     options = parsed(**ONCE)
     assert options.delivery is Delivery.AT_LEAST_ONCE
-    assert (options.max_rows, options.max_bytes, options.hold_ms) == (10_000, 16 * 1024**2, 300_000)
+    assert (options.max_items, options.max_bytes, options.hold_ms) == (10_000, 16 * 1024**2, 300_000)
 
 
 @pytest.mark.parametrize(
@@ -48,10 +51,18 @@ def test_at_least_once_has_defaults_of_its_own() -> None:
     [
         ({"delivery": "AT_LEAST_ONCE"}, "delivery", Delivery.AT_LEAST_ONCE),
         ({"reader": "räder"}, "reader", "räder".encode()),
-        ({"MAXROWS": "7"}, "max_rows", 7),
+        ({"subscribe": "work, mail,work"}, "queues", ("work", "mail")),
+        ({"MAXOFFSETSPERTRIGGER": "7"}, "max_items", 7),
+        ({"maxBytesPerTrigger": "1GB"}, "max_bytes", 1024**3),
+        ({"startingOffsets": "earliest"}, "start_ms", 0),
+        ({"startingOffsets": "Latest"}, "start_ms", math.inf),
+        ({"startingOffsets": "2026-01-31T12:00:00"}, "start_ms", 1_769_860_800_000),
+        ({"startingOffsets": "2026-01-31T12:00:00+01:00"}, "start_ms", 1_769_857_200_000),
+        ({"failOnDataLoss": "false"}, "fails_on_data_loss", False),
         ({"slices": "1"}, "slices", 1),
-        ({**ONCE, "maxBytes": "1000"}, "max_bytes", 1000),
-        ({**ONCE, "maxBytes": "64MiB"}, "max_bytes", 64 * 1024**2),
+        ({**ONCE, "maxBytesPerTrigger": "1000"}, "max_bytes", 1000),
+        ({**ONCE, "maxBytesPerTrigger": "64MiB"}, "max_bytes", 64 * 1024**2),
+        ({**ONCE, "startingOffsets": "earliest"}, "start_ms", 0),
         ({**ONCE, "hold": "1s"}, "hold_ms", 1000),
         ({**ONCE, "hold": "24 hours"}, "hold_ms", 24 * 3_600_000),
     ],
@@ -64,26 +75,50 @@ def test_an_option_says(given: dict[str, str], field: str, value: object) -> Non
     ("given", "sentence"),
     [
         ({"delivery": "once"}, "delivery must be exactly_once or at_least_once, not 'once'"),
-        ({"maxRows": "0"}, "maxRows must be a whole number of at least 1, not '0'"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be a whole number of at least 1, not '0'"),
         ({"slices": "many"}, "slices must be a whole number of at least 1, not 'many'"),
         ({"reader": ""}, "reader must be a name of 1 to 255 bytes, not 0"),
         ({"reader": "x" * 256}, "reader must be a name of 1 to 255 bytes, not 256"),
         ({**ONCE, "reader": "x"}, r'reader requires option\("delivery", "exactly_once"\)'),
         ({"hold": "1m"}, r'hold requires option\("delivery", "at_least_once"\)'),
-        ({"maxBytes": "1"}, r'maxBytes requires option\("delivery", "at_least_once"\)'),
+        ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger must be from 1 to 9223372036854775807, not '0'"),
+        ({**ONCE, "failOnDataLoss": "false"}, r'failOnDataLoss requires option\("delivery", "exactly_once"\)'),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss must be true or false"),
         ({**ONCE, "hold": "0"}, "hold must be at least 1s, not 0"),
         ({**ONCE, "hold": "2 days"}, "hold is at most 1d, not 2 days"),
         ({**ONCE, "hold": "a while"}, "hold: "),
-        ({**ONCE, "maxBytes": "0"}, "maxBytes must be from 1 to 67108864, not '0'"),
-        ({**ONCE, "maxBytes": "1GB"}, "maxBytes must be from 1 to 67108864, not '1GB'"),
-        ({**ONCE, "maxBytes": "sheep"}, "maxBytes: "),
-        ({"maxrow": "1"}, "there is no option maxrow; did you mean maxRows?"),
-        ({"startingOffsets": "earliest"}, "there is no option startingOffsets"),
+        ({**ONCE, "maxBytesPerTrigger": "0"}, "maxBytesPerTrigger must be from 1 to 67108864, not '0'"),
+        ({**ONCE, "maxBytesPerTrigger": "1GB"}, "maxBytesPerTrigger must be from 1 to 67108864, not '1GB'"),
+        ({**ONCE, "maxBytesPerTrigger": "sheep"}, "maxBytesPerTrigger: "),
+        ({"maxoffset": "1"}, "there is no option maxoffset; did you mean maxOffsetsPerTrigger?"),
+        ({"subscribe": " ,"}, r'no queue is given: option\("subscribe", "work,mail"\)'),
+        ({"subscribe": "work,a/b"}, "subscribe: a queue name cannot hold"),
+        ({"subscribePattern": "w.*"}, "subscribe cannot be combined with subscribePattern"),
+        ({"queue": "work"}, "subscribe is given twice, once under another name"),
+        ({"startingOffsets": '{"work": {"0": 5}}'}, "startingOffsets must be earliest, latest or a time such as 2026-"),
+        (
+            {**ONCE, "startingOffsets": "latest"},
+            r"startingOffsets must be earliest with .* flush work\), or read a new",
+        ),
+        ({**ONCE, "startingOffsets": "2026-01-31"}, "startingOffsets must be earliest with"),
     ],
 )
 def test_a_mistake_is_told(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceFailed, match=sentence):
         parsed(**given)
+
+
+def test_a_pattern_must_match_the_whole_name() -> None:
+    options = parse_stream_options({"servers": "mq1", "subscribePattern": "w[ao]rk"})
+    assert options.subscribes("work") and not options.subscribes("works")
+    with pytest.raises(SourceFailed, match="subscribePattern is not a regular expression of Python: missing"):
+        parse_stream_options({"servers": "mq1", "subscribePattern": "(w"})
+
+
+def test_the_names_of_release_1_0_are_aliases() -> None:
+    old = {"servers": "mq1", "queue": "work", "maxRows": "7", **ONCE, "maxBytes": "1000"}
+    new = {**WORK, "maxOffsetsPerTrigger": "7", **ONCE, "maxBytesPerTrigger": "1000"}
+    assert parse_stream_options(old) == parse_stream_options(new)
 
 
 def test_the_delivery_chooses_the_reader() -> None:
@@ -107,13 +142,27 @@ def test_a_stream_without_servers_says_what_it_needs() -> None:
 
 
 def test_servers_and_a_queue_are_enough_to_write() -> None:
-    assert parse_sink_options(WORK) == SinkOptions(StreamServers(("mq1:2229",), b"work"), has_keys=False)
-    assert parse_sink_options({**WORK, "KEYS": "True"}).has_keys
+    assert parse_sink_options(SINK) == SinkOptions(StreamServers(("mq1:2229",)), "work", has_keys=False)
+    assert parse_sink_options({**SINK, "KEYS": "True"}).has_keys
+
+
+@pytest.mark.parametrize(
+    ("queue", "sentence"),
+    [
+        ("", "queue: queue name required"),
+        ("a/b", "queue: a queue name cannot hold /"),
+        ("x" * 201, "queue: a queue name cannot be longer than 200 bytes"),
+        ("\ud800", "queue: queue name is not valid UTF-8"),
+    ],
+)
+def test_what_no_queue_can_be_called_is_told(queue: str, sentence: str) -> None:
+    with pytest.raises(SourceFailed, match=f"^{sentence}"):
+        parse_sink_options({**SINK, "queue": queue})
 
 
 def test_what_spark_hands_on_of_a_stream_is_no_option_of_ours() -> None:
-    given = {**WORK, "checkpointLocation": "/checkpoint", "queryname": "copy"}
-    assert parse_sink_options(given) == parse_sink_options(WORK)
+    given = {**SINK, "checkpointLocation": "/checkpoint", "queryname": "copy"}
+    assert parse_sink_options(given) == parse_sink_options(SINK)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +171,9 @@ def test_what_spark_hands_on_of_a_stream_is_no_option_of_ours() -> None:
         ({"path": "/spool"}, r'^journal files are read-only; to write to live queues, use option\("servers"'),
         ({"queue": "work"}, "^journal files are read-only"),
         ({"servers": "mq1"}, "^no queue is given"),
-        ({**WORK, "path": "/spool"}, "^there is no option path: the options are servers, queue, .*, keys$"),
-        ({**WORK, "key": "true"}, "^there is no option key; did you mean keys"),
-        ({**WORK, "keys": "yes"}, "^keys must be true or false, not 'yes'"),
+        ({**SINK, "path": "/spool"}, "^there is no option path: the options are servers, .*, queue, keys$"),
+        ({**SINK, "key": "true"}, "^there is no option key; did you mean keys"),
+        ({**SINK, "keys": "yes"}, "^keys must be true or false, not 'yes'"),
     ],
 )
 def test_what_cannot_be_done_is_told_for_tables_and_streams(given: dict[str, str], sentence: str) -> None:
@@ -135,12 +184,12 @@ def test_what_cannot_be_done_is_told_for_tables_and_streams(given: dict[str, str
 
 def test_what_is_in_a_queue_cannot_be_replaced() -> None:
     with pytest.raises(SourceFailed, match=r'a queue cannot be overwritten: write with mode\("append"\)$'):
-        KestrelSource(WORK).writer(DATA, True)
+        KestrelSource(SINK).writer(DATA, True)
     with pytest.raises(SourceFailed, match=r'a queue cannot be overwritten: write with outputMode\("append"\)$'):
-        KestrelSource(WORK).streamWriter(DATA, True)
+        KestrelSource(SINK).streamWriter(DATA, True)
 
 
 def test_columns_are_looked_at_before_any_task_runs() -> None:
-    for make_writer in (KestrelSource(WORK).writer, KestrelSource(WORK).streamWriter):
+    for make_writer in (KestrelSource(SINK).writer, KestrelSource(SINK).streamWriter):
         with pytest.raises(SourceFailed, match=r"^a queue has no column value"):
             make_writer(columns_of("value STRING"), False)

@@ -26,7 +26,6 @@ def reads(followed: Followed, patience_s: float = 0) -> ServerDirectory:
 
 def test_a_list_is_what_it_says_and_expects_nobody_else() -> None:
     named = ServerDirectory(None, READ, 0, fixed=(A, B))
-    named.hold()
     assert named.addresses() == (A, B)
     assert named.expects(B) and not named.expects(C)
     named.close()
@@ -102,14 +101,6 @@ def test_a_set_in_which_is_nobody_is_told_with_the_way_out(followed: Followed) -
         "after 10ms (patience) there is no server in zk://zk1:2181/services/kestrel/read that speaks thrift: "
         "configure that path on the servers, and check that their status is Up"
     )
-
-
-def test_what_is_held_does_not_change_any_more(followed: Followed) -> None:
-    present = reads(followed)
-    followed.reads(A)
-    present.hold()
-    followed.reads(B)
-    assert present.addresses() == (A,)
 
 
 def test_whether_it_is_known_is_not_whether_somebody_is_there(followed: Followed) -> None:

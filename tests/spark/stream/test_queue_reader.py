@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +12,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructType
 
 from kestrel.spark.options import SourceFailed
-from kestrel.spark.stream.queue_reader import FairShares, RoundRobin
-from tests.spark.stream.fakes import A, B, World, numbered, opens, ranges
+from kestrel.spark.stream.queue_reader import FairShares, RoundRobin, backlog
+from tests.spark.stream.fakes import A, B, Queue, World, numbered, opens, ranges
 from tests.spark.stream.micro_batches import Checkpoint, Query
 
 EITHER = pytest.mark.parametrize("made", [ranges, opens])
@@ -21,7 +24,7 @@ def test_items_of_all_servers_come_once_and_in_the_order_of_their_server(made: A
     world = World(A, B)
     world[A].put(*numbered(0, 25))
     world[B].put(*numbered(100, 7))
-    query = Query(made(world, max_rows=10))
+    query = Query(made(world, max_items=10))
     query.drain()
     assert [each for each in query.checkpoint.data() if len(each) < 3] == numbered(0, 25)
     assert [each for each in query.checkpoint.data() if len(each) == 3] == numbered(100, 7)
@@ -42,7 +45,7 @@ def test_some_columns_in_any_order_may_be_asked_for(made: Any, item_id: int | No
 def test_available_now_reads_what_is_there_and_nothing_that_comes_later(made: Any) -> None:
     world = World(A, B)
     world[A].put(*numbered(0, 23))
-    reader = made(world, max_rows=10)
+    reader = made(world, max_items=10)
     reader.prepareForTriggerAvailableNow()
     query = Query(reader)
     for _ in range(10):
@@ -56,10 +59,8 @@ def test_available_now_reads_what_is_there_and_nothing_that_comes_later(made: An
 @pytest.mark.parametrize(
     ("made", "name", "sentence"),
     [
-        (ranges, "queue", r'a stream with option\("queue", "other"\), not "work": use that value, or another'),
-        (ranges, "reader", r'option\("reader", "other"\), not "s"'),
+        (ranges, "reader", r'a stream with option\("reader", "other"\), not "s": use that value, or another'),
         (ranges, "delivery", r'option\("delivery", "other"\), not "exactly_once"'),
-        (opens, "queue", r'a stream with option\("queue", "other"\), not "work"'),
         (opens, "delivery", r'option\("delivery", "other"\), not "at_least_once"'),
     ],
 )
@@ -69,11 +70,91 @@ def test_a_checkpoint_of_another_stream_is_refused(made: Any, name: str, sentenc
     theirs = {**ours, name: "other"}
     with pytest.raises(SourceFailed, match=sentence):
         reader.latestOffset(theirs, ReadMaxRows(1))
-    with pytest.raises(SourceFailed, match=sentence):
-        reader.commit(theirs)
     for start, end in ((ours, theirs), (theirs, ours)):
         with pytest.raises(SourceFailed, match=sentence):
             reader.partitions(start, end)
+
+
+# Several queues.
+
+
+def with_mail() -> World:
+    world = World(A, B)
+    for address in (A, B):
+        world[address].others[b"mail"] = Queue()
+        world[address].put(*numbered(0, 5))
+        world[address].others[b"mail"].put(*numbered(10, 5))
+        world[address].others[b"other"] = Queue()
+        world[address].others[b"other"].put(b"none of it")
+    return world
+
+
+@EITHER
+@pytest.mark.parametrize("queues", [("work", "mail"), re.compile("w?ork|ma.*")], ids=["list", "pattern"])
+def test_several_queues_come_in_one_stream(made: Any, queues: Any) -> None:
+    world = with_mail()
+    query = Query(made(world, queues=queues, max_items=7))
+    query.drain()
+    came = [(row["server"], row["queue"], row["data"]) for row in query.checkpoint.rows()]
+    assert sorted(came) == sorted(
+        (address, queue, data)
+        for address in (A, B)
+        for queue, items in (("work", numbered(0, 5)), ("mail", numbered(10, 5)))
+        for data in items
+    )
+    assert all(len(rows) <= 7 for rows in query.checkpoint.sink.values())
+
+
+@EITHER
+def test_a_pattern_finds_queues_that_are_made_later(made: Any) -> None:
+    world = with_mail()
+    query = Query(made(world, A, queues=re.compile("ma.*")))
+    query.drain()
+    world[A].others[b"map"] = Queue()
+    world[A].others[b"map"].put(b"new")
+    world[A].others[b"\xff"] = Queue()
+    query.drain()
+    assert query.checkpoint.data() == [*numbered(10, 5), b"new"]
+
+
+@EITHER
+def test_available_now_is_about_the_queues_of_its_beginning(made: Any) -> None:
+    world = with_mail()
+    reader = made(world, queues=re.compile("ma.*"))
+    reader.prepareForTriggerAvailableNow()
+    world[A].others[b"map"] = Queue()
+    world[A].others[b"map"].put(b"new")
+    query = Query(reader)
+    query.drain()
+    assert sorted(query.checkpoint.data()) == sorted([*numbered(10, 5), *numbered(10, 5)])
+
+
+def test_a_queue_that_is_no_longer_subscribed_gets_its_releases_and_is_forgotten() -> None:
+    world = with_mail()
+    checkpoint = Checkpoint()
+    Query(ranges(world, A, queues=("work", "mail")), checkpoint).trigger()
+    Query(ranges(world, A), checkpoint).trigger()
+    assert (world[A].first_id, world[A].others[b"mail"].first_id) == (6, 6)
+    assert json.loads(checkpoint.offsets[-1])["queues"] == {f"{A}/work": 6}
+
+
+# Backlog.
+
+
+@EITHER
+def test_the_progress_of_a_query_has_the_items_that_a_batch_left(made: Any) -> None:
+    world = with_mail()
+    reader = made(world, queues=("work", "mail"), max_items=8)
+    assert reader.reportLatestOffset() is None
+    reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    latest = json.dumps(reader.reportLatestOffset())
+    sources = [
+        SimpleNamespace(latestOffset=latest),
+        SimpleNamespace(latestOffset="7"),
+        SimpleNamespace(latestOffset=None),
+    ]
+    progress: Any = SimpleNamespace(sources=sources)
+    assert backlog(progress) == {f"{address}/{queue}": 3 for address in (A, B) for queue in ("work", "mail")}
 
 
 # Shares.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -12,15 +14,15 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from kestrel.spark.options import SourceFailed
-from kestrel.spark.stream.queue_reader import Offset
+from kestrel.spark.stream.queue_reader import Offset, Place
 from kestrel.spark.stream.ranges import GAP_IDS, PAGE_BYTES, IdSlice, slices_of
 from tests.spark.stream.fakes import QUEUE, A, B, C, Queue, World, numbered, ranges
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
 
 
 def offset(**ids: int) -> Offset:
-    servers = {f"{name}:2229": id_ for name, id_ in ids.items()}
-    return {"delivery": "exactly_once", "queue": QUEUE.decode(), "reader": "s", "servers": servers}
+    queues = {f"{name}:2229/{QUEUE.decode()}": id_ for name, id_ in ids.items()}
+    return {"delivery": "exactly_once", "reader": "s", "queues": queues}
 
 
 BEHIND = GAP_IDS + 10 - 7500
@@ -75,7 +77,7 @@ def test_without_new_items_the_offset_is_the_one_before() -> None:
     world[B].put(b"x")
     end = reader.latestOffset(start, ReadMaxRows(5))
     assert end == reader.latestOffset(start, ReadMaxRows(5))
-    assert end == {**offset(a=1, b=2), "new": start["servers"]}, "the first batch says where it begins"
+    assert end == {**offset(a=1, b=2), "new": start["queues"]}, "the first batch says where it begins"
     assert reader.latestOffset(end, ReadMaxRows(5)) is end
 
 
@@ -93,18 +95,18 @@ def test_what_one_server_does_not_use_of_the_rows_is_left_to_the_others() -> Non
     world[B].put(*numbered(0, 100))
     reader = ranges(world)
     start = reader.initialOffset()
-    ends = [reader.latestOffset(start, ReadMaxRows(30))["servers"][B] for _ in range(3)]
-    assert sorted(end - 1 for end in ends) == [10, 15, 29], "the servers take turns at being first"
+    ends = [reader.latestOffset(start, ReadMaxRows(30))["queues"][f"{B}/work"] for _ in range(3)]
+    assert [end - 1 for end in ends] == [29, 29, 29]
 
 
 def test_all_that_is_available_is_more_than_the_option_allows() -> None:
     world = World(A, B)
     for address in (A, B):
         world[address].put(*numbered(0, 50), gap=GAP_IDS)
-    reader = ranges(world, max_rows=10)
+    reader = ranges(world, max_items=10)
     assert reader.getDefaultReadLimit() == ReadMaxRows(10)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    assert end["servers"] == {A: GAP_IDS + 51, B: GAP_IDS + 51}
+    assert end["queues"] == offset(a=GAP_IDS + 51, b=GAP_IDS + 51)["queues"]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_all_that_is_available_is_more_than_the_option_allows() -> None:
     ids=["one", "few", "two", "many", "gap"],
 )
 def test_a_range_is_cut_where_its_items_are(first: int, end: int, spans_: list[tuple[int, int]]) -> None:
-    assert spans(list(slices_of(A, first, end, 4, 10_000))) == spans_
+    assert spans(list(slices_of(Place(A, "work"), first, end, 4, 10_000))) == spans_
 
 
 def test_a_slice_is_read_in_pages() -> None:
@@ -144,30 +146,6 @@ def test_what_is_done_is_released_with_the_next_look_and_once() -> None:
     assert not query.trigger() and not query.trigger()
     assert world[A].first_id == 3
     assert world[A].asked.count("release_range") == 1
-
-
-def test_a_commit_releases_too() -> None:
-    world = World(A)
-    world[A].put(b"1", b"2")
-    reader = ranges(world)
-    reader.initialOffset()
-    reader.commit(offset(a=3))
-    reader.commit(offset(a=3))
-    assert world[A].first_id == 3
-    assert world[A].asked.count("release_range") == 1
-
-
-def test_a_commit_that_does_not_arrive_is_told_by_the_next_look() -> None:
-    world = World(A)
-    world[A].put(b"1", b"2")
-    reader = ranges(world)
-    reader.initialOffset()
-    world[A].is_away = True
-    reader.commit(offset(a=3))
-    world[A].is_away = False
-    world.sleep(60)
-    reader.latestOffset(offset(a=3), ReadMaxRows(5))
-    assert world[A].first_id == 3
 
 
 def test_a_stop_hangs_up_and_the_items_are_kept() -> None:
@@ -312,7 +290,7 @@ def test_a_server_that_is_named_no_more_and_is_away_is_left_out_with_a_warning(
             world[A].put(item)
             query.trigger()
     assert [record.message for record in caplog.records] == [
-        "b:2229: away; the option servers no longer names it, but it still keeps items that were read: "
+        "b:2229: away; the options no longer name b:2229/work, but it still keeps items that were read: "
         "name it again, or release the items of the reader 's' up to id 2"
     ]
     world[B].is_away = False
@@ -323,7 +301,7 @@ def test_a_server_that_is_named_no_more_and_is_away_is_left_out_with_a_warning(
 
 def test_a_batch_of_a_server_that_is_named_no_more_says_so() -> None:
     world = World(A, B)
-    with pytest.raises(SourceFailed, match="a batch has items of b:2229, which is not in the option servers: name it"):
+    with pytest.raises(SourceFailed, match="a batch has items of b:2229/work, which the options do not name: name it"):
         ranges(world, A).partitions(offset(a=1, b=1), offset(a=1, b=2))
 
 
@@ -350,13 +328,139 @@ def test_a_queue_that_was_deleted_is_not_taken_for_the_one_that_has_its_name_now
     assert (world[A].first_id, world[A].reader) == (1, None), "nothing was released that was not read"
 
 
-def test_the_status_of_a_query_has_where_the_servers_are() -> None:
+# Where a new stream begins.
+
+CHILD = "work+spark"
+
+
+def with_child(*items: bytes) -> World:
     world = World(A)
+    world[A].others[CHILD.encode()] = child = Queue()
+    child.put(*items)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "begins"),
+    [(0, 1), (1, 1), (1003, 3), (1003.5, 4), (1004, 4), (1007, 12), (1011, 12), (1012, 12), (2000, 13), (math.inf, 13)],
+)
+def test_a_new_stream_of_a_child_begins_at_a_time(start_ms: float, begins: int) -> None:
+    world = with_child(*numbered(1, 5))
+    child = world[A].others[CHILD.encode()]
+    child.put(b"12", gap=6)
+    start = ranges(world, queues=(CHILD,), start_ms=start_ms).initialOffset()
+    assert start["queues"] == {f"{A}/{CHILD}": begins} or items_between(child, start, begins) == 0
+
+
+def items_between(queue: Queue, start: Offset, id_: int) -> int:
+    first, end = sorted((start["queues"][f"{A}/{CHILD}"], id_))
+    return sum(first <= each < end for each in queue.by_ids)
+
+
+def test_a_stream_that_begins_at_the_latest_item_does_so_once() -> None:
+    world = with_child(b"before")
+    child = world[A].others[CHILD.encode()]
+    checkpoint = Checkpoint()
+    latest = partial(ranges, world, queues=(CHILD,), start_ms=math.inf)
+    Query(latest(), checkpoint).trigger()
+    child.put(b"1", b"2")
+    with pytest.raises(Crash):
+        Query(latest(), checkpoint).trigger("planned")
+    child.put(b"3")
+    Query(latest(), checkpoint).drain()
+    assert checkpoint.data() == [b"1", b"2", b"3"]
+    assert child.first_id == 5
+
+
+def test_items_that_may_be_for_others_are_not_skipped() -> None:
+    sentence = r"a:2229/work: startingOffsets .* Read a child such as work\+spark, or flush the queue .* by add_time"
+    for start_ms in (1000, math.inf):
+        world = World(A)
+        world[A].put(b"x")
+        with pytest.raises(SourceFailed, match=sentence):
+            ranges(world, start_ms=start_ms).initialOffset()
+        assert world[A].first_id == 1
+
+
+# Items that are gone.
+
+
+def test_without_failing_on_data_loss_a_stream_continues_with_the_queue_of_that_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(A, B)
     world[A].put(b"1", b"2")
+    world[B].put(b"b")
+    checkpoint = Checkpoint()
+    Query(ranges(world), checkpoint).run_available_now()
+    world.queues[A] = Queue()
+    world[A].put(b"3")
+    with caplog.at_level(logging.WARNING, "kestrel.spark"):
+        query = Query(ranges(world, fails_on_data_loss=False), checkpoint)
+        query.drain()
+    assert sorted(checkpoint.data()) == [b"1", b"2", b"3", b"b"]
+    assert world[A].first_id == 2
+    assert "The stream continues with the item 1 (failOnDataLoss)" in caplog.text
+
+
+def test_without_failing_on_data_loss_a_stream_continues_after_released_items() -> None:
+    world = World(A)
+    world[A].put(*numbered(0, 6))
+    checkpoint = Checkpoint()
+    Query(ranges(world, max_items=2), checkpoint).trigger()
+    world[A].first_id = 5
+    with pytest.raises(SourceFailed, match="the ids from 3 on were released"):
+        Query(ranges(world, max_items=2), checkpoint).trigger()
+    Query(ranges(world, max_items=2, fails_on_data_loss=False), checkpoint).drain()
+    assert checkpoint.data() == [b"0", b"1", b"4", b"5"]
+
+
+def test_without_failing_on_data_loss_a_task_reads_what_is_left() -> None:
+    world = World(A)
+    world[A].put(*numbered(0, 4))
+    world[A].reader = b"s"
+    world[A].first_id = 3
+    lenient = ranges(world, fails_on_data_loss=False)
+    assert [row["data"] for row in rows_between(lenient, offset(a=1), offset(a=5))] == [b"2", b"3"]
+    world[A].first_id = 5
+    assert rows_between(lenient, offset(a=1), offset(a=5)) == []
+
+
+def test_a_queue_of_another_reader_fails_whatever_may_be_lost() -> None:
+    world = World(A)
+    world[A].put(b"x")
+    world[A].reader = b"another"
+    with pytest.raises(SourceFailed, match="read by another reader"):
+        ranges(world, fails_on_data_loss=False).latestOffset(offset(a=1), ReadMaxRows(5))
+
+
+# Checkpoints of release 1.0.
+
+
+def test_a_checkpoint_of_release_1_0_continues() -> None:
+    world = World(A, B)
+    world[A].put(*numbered(0, 4))
+    world[B].put(*numbered(4, 4))
+    old = {"delivery": "exactly_once", "queue": "work", "reader": "s", "servers": {A: 3}}
+    planned = {**old, "servers": {A: 4, B: 2}, "new": {B: 1}}
     reader = ranges(world)
-    assert reader.reportLatestOffset() is None
-    reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
-    assert reader.reportLatestOffset() == offset(a=3)
+    reader.initialOffset()
+    assert sorted(row["data"] for row in rows_between(reader, old, planned)) == [b"2", b"4"]
+    assert reader.latestOffset(planned, ReadMaxRows(100)) == offset(a=5, b=5)
+    assert (world[A].first_id, world[B].first_id) == (4, 2)
+
+
+# Bytes.
+
+
+def test_a_batch_has_about_so_many_bytes() -> None:
+    world = World(A, B)
+    world[A].put(*[b"x" * 100] * 50)
+    world[B].put(*[b"y" * 10] * 50)
+    query = Query(ranges(world, max_bytes=2000))
+    query.trigger()
+    data = query.checkpoint.data()
+    assert (data.count(b"x" * 100), data.count(b"y" * 10)) == (15, 50)
 
 
 # Whatever happens.
@@ -391,9 +495,9 @@ def test_whatever_fails_every_item_comes_once(steps: list[tuple[str, str, int]])
         elif step in ("away", "back"):
             world[word].is_away = step == "away"
         elif step == "restart":
-            query = Query(ranges(world, *(() if word == "both" else (A,)), max_rows=3), checkpoint)
+            query = Query(ranges(world, *(() if word == "both" else (A,)), max_items=3), checkpoint)
         else:
-            query = query or Query(ranges(world, max_rows=3), checkpoint)
+            query = query or Query(ranges(world, max_items=3), checkpoint)
             world.sleep(20)
             try:
                 query.trigger(word)
@@ -401,6 +505,6 @@ def test_whatever_fails_every_item_comes_once(steps: list[tuple[str, str, int]])
                 query = None
     for queue in world.queues.values():
         queue.is_away = False
-    Query(ranges(world, max_rows=3), checkpoint).run_available_now()
+    Query(ranges(world, max_items=3), checkpoint).run_available_now()
     assert sorted(checkpoint.data()) == sorted(put)
     assert all(queue.first_id == queue.next_id for queue in world.queues.values() if queue.by_ids)

@@ -96,8 +96,8 @@ def test_a_planned_batch_of_one_that_does_not_answer_fails_and_is_read_when_it_d
 def test_a_planned_batch_of_one_that_is_quiescent_fails_and_is_read_when_it_is_up_again(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         address = f"127.0.0.1:{processes.serve('', '--storage', 'scroll:queues').port_of('thrift')}"
-        servers = StreamServers((address,), b"work", patience_s=0)
-        reader = RangesReader(StreamOptions(servers, Delivery.EXACTLY_ONCE, 100, reader=b"s"), ITEMS)
+        servers = StreamServers((address,), patience_s=0)
+        reader = RangesReader(StreamOptions(servers, ("work",), Delivery.EXACTLY_ONCE, 100, reader=b"s"), ITEMS)
         with BlockingClient(address, "thrift") as client, ExitStack() as stack:
             stack.callback(reader.stop)
             start = reader.initialOffset()

@@ -15,16 +15,16 @@ from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
 from tests.spark.stream.fakes import A, B, C, World
 
-WORK = {"servers": "mq1", "queue": "work"}
+MQ1 = {"servers": "mq1"}
 
 
 def test_servers_are_named_by_commas_and_have_the_port_of_thrift_unless_they_say_another() -> None:
-    servers = parse_servers({"servers": "mq1, mq2:22 ,[::1],[::1]:9,", "queue": "work"})
+    servers = parse_servers({"servers": "mq1, mq2:22 ,[::1],[::1]:9,"})
     assert servers.addresses == ("mq1:2229", "mq2:22", "[::1]:2229", "[::1]:9")
 
 
 def test_a_server_that_is_named_twice_is_one() -> None:
-    assert parse_servers({"servers": "mq1,mq2,mq1:2229", "queue": "work"}).addresses == ("mq1:2229", "mq2:2229")
+    assert parse_servers({"servers": "mq1,mq2,mq1:2229"}).addresses == ("mq1:2229", "mq2:2229")
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_a_server_that_is_named_twice_is_one() -> None:
 )
 def test_what_is_no_address_is_told(text: str, sentence: str) -> None:
     with pytest.raises(SourceFailed, match=f"^{sentence}"):
-        parse_servers({**WORK, "servers": text})
+        parse_servers({**MQ1, "servers": text})
 
 
 @pytest.mark.parametrize(
     "text", ["zk://me:secret@zk1,zk2/services/kestrel", " zk://me:secret@zk1,zk2/services/kestrel/"]
 )
 def test_a_server_set_stands_in_place_of_servers(text: str) -> None:
-    servers = parse_servers({**WORK, "servers": text})
+    servers = parse_servers({**MQ1, "servers": text})
     assert servers.addresses == ()
     assert servers.server_set == parse_server_set("zk://me:secret@zk1,zk2/services/kestrel")
     assert pickle.loads(pickle.dumps(servers)) == servers
@@ -67,7 +67,7 @@ def test_a_server_set_stands_in_place_of_servers(text: str) -> None:
 )
 def test_what_is_no_server_set_is_told_without_its_password(text: str, sentence: str) -> None:
     with pytest.raises(SourceFailed, match=f"^servers: {sentence}") as caught:
-        parse_servers({**WORK, "servers": text})
+        parse_servers({**MQ1, "servers": text})
     assert "secret" not in str(caught.value)
 
 
@@ -78,8 +78,8 @@ def test_a_server_set_without_the_library_that_speaks_to_zookeeper_is_told(monke
     monkeypatch.setattr(server_directory, "require_kazoo", is_missing)
     sentence = r"pip install 'kestrel-mq\[cluster\]', on the driver and on every worker$"
     with pytest.raises(SourceFailed, match=sentence):
-        parse_servers({**WORK, "servers": "zk://zk1/services/kestrel"})
-    there = StreamServers((), b"work", server_set=parse_server_set("zk://zk1/services/kestrel"))
+        parse_servers({**MQ1, "servers": "zk://zk1/services/kestrel"})
+    there = StreamServers((), server_set=parse_server_set("zk://zk1/services/kestrel"))
     for ask in (there.to_read().addresses, there.to_write):
         with pytest.raises(SourceFailed, match=sentence):
             ask()
@@ -88,11 +88,11 @@ def test_a_server_set_without_the_library_that_speaks_to_zookeeper_is_told(monke
 def test_a_server_set_over_tls_wants_the_files_that_it_names(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     text = f"zks://zk1/services/kestrel?ca={authority.ca_file}"
-    there = parse_servers({**WORK, "servers": text})
+    there = parse_servers({**MQ1, "servers": text})
     (tmp_path / "ca.pem").unlink()
     sentence = r"^zks://zk1:2181/services/kestrel: .*ca\.pem: No such file .*; every worker needs this TLS file$"
     with pytest.raises(SourceFailed, match=sentence):
-        parse_servers({**WORK, "servers": text})
+        parse_servers({**MQ1, "servers": text})
     with pytest.raises(SourceFailed, match=sentence):
         there.to_write()
 
@@ -150,32 +150,9 @@ def test_a_set_that_nobody_is_in_any_more_is_not_taken_for_one_that_is_not_known
 
 
 def test_a_list_is_put_to_as_it_is() -> None:
-    servers = parse_servers(WORK)
+    servers = parse_servers(MQ1)
     assert servers.planned() == servers
     assert servers.to_write() == ("mq1:2229",)
-
-
-def test_a_queue_is_its_bytes_in_utf_8() -> None:
-    assert parse_servers({**WORK, "queue": "Größe"}).queue == "Größe".encode()
-
-
-@pytest.mark.parametrize(
-    ("queue", "sentence"),
-    [
-        ("", "queue: queue name required"),
-        ("a/b", "queue: a queue name cannot hold /"),
-        ("x" * 201, "queue: a queue name cannot be longer than 200 bytes"),
-        ("\ud800", "queue: queue name is not valid UTF-8"),
-    ],
-)
-def test_what_no_queue_can_be_called_is_told(queue: str, sentence: str) -> None:
-    with pytest.raises(SourceFailed, match=f"^{sentence}"):
-        parse_servers({**WORK, "queue": queue})
-
-
-def test_without_a_queue_it_is_told_how_to_name_one() -> None:
-    with pytest.raises(SourceFailed, match=r'^no queue is given: option\("queue", "work"\)$'):
-        parse_servers({"servers": "mq1"})
 
 
 def test_options_are_about_servers_if_they_name_servers_in_whatever_case() -> None:
@@ -192,13 +169,13 @@ def test_options_are_about_servers_if_they_name_servers_in_whatever_case() -> No
 )
 def test_a_slip_in_an_options_name_is_told_with_the_one_that_it_may_be(name: str, sentence: str) -> None:
     with pytest.raises(SourceFailed) as caught:
-        check_option_names({**WORK, name: "1"}, NAMES)
+        check_option_names({**MQ1, name: "1"}, NAMES)
     assert str(caught.value) == sentence
 
 
 def test_names_of_options_come_in_any_case() -> None:
-    given = {"SERVERS": "mq1", "Queue": "work", "PATIENCE": "0"}
-    assert parse_servers(check_option_names(given, NAMES)) == StreamServers(("mq1:2229",), b"work", patience_s=0)
+    given = {"SERVERS": "mq1", "PATIENCE": "0"}
+    assert parse_servers(check_option_names(given, NAMES)) == StreamServers(("mq1:2229",), patience_s=0)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +183,7 @@ def test_names_of_options_come_in_any_case() -> None:
     [("30", 30), ("1.5", 1.5), ("500ms", 0.5), ("2m", 120), ("1m30s", 90), ("2 minutes", 120), (" 3 ", 3)],
 )
 def test_times_are_numbers_of_seconds_or_say_their_unit(text: str, seconds: float) -> None:
-    servers = parse_servers({**WORK, "timeout": text, "patience": text})
+    servers = parse_servers({**MQ1, "timeout": text, "patience": text})
     assert (servers.timeout_s, servers.patience_s) == (seconds, seconds)
 
 
@@ -225,20 +202,20 @@ def test_times_are_numbers_of_seconds_or_say_their_unit(text: str, seconds: floa
 )
 def test_what_is_no_time_and_no_truth_is_told(name: str, text: str, sentence: str) -> None:
     with pytest.raises(SourceFailed, match=f"^{sentence}"):
-        parse_servers({**WORK, name: text})
+        parse_servers({**MQ1, name: text})
 
 
 def test_tls_is_off_unless_an_option_says_something_of_it() -> None:
-    assert parse_servers(WORK).tls is None
-    assert parse_servers({**WORK, "tls": "false"}).tls is None
-    assert parse_servers({**WORK, "tls": "true"}).tls == TlsOptions()
-    assert parse_servers({**WORK, "serverName": "mq.example"}).tls == TlsOptions(server_name="mq.example")
+    assert parse_servers(MQ1).tls is None
+    assert parse_servers({**MQ1, "tls": "false"}).tls is None
+    assert parse_servers({**MQ1, "tls": "true"}).tls == TlsOptions()
+    assert parse_servers({**MQ1, "serverName": "mq.example"}).tls == TlsOptions(server_name="mq.example")
 
 
 def test_files_of_tls_are_looked_at_when_the_options_are_read(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("mq.example")
-    given = {**WORK, "caFile": authority.ca_file, "certFile": certificate, "keyFile": key}
+    given = {**MQ1, "caFile": authority.ca_file, "certFile": certificate, "keyFile": key}
     assert parse_servers(given).tls == TlsOptions(authority.ca_file, certificate, key)
     for name in ("caFile", "certFile", "keyFile"):
         with pytest.raises(SourceFailed, match=f"^TLS: {tmp_path}/nothing.pem: No such file"):
@@ -249,16 +226,16 @@ def test_files_of_tls_are_looked_at_when_the_options_are_read(tmp_path: Path) ->
 
 def test_a_key_without_its_certificate_is_told() -> None:
     with pytest.raises(SourceFailed, match=r"^keyFile requires certFile"):
-        parse_servers({**WORK, "keyFile": "/etc/kestrel/key.pem"})
+        parse_servers({**MQ1, "keyFile": "/etc/kestrel/key.pem"})
 
 
 def test_files_of_tls_without_tls_are_told() -> None:
     with pytest.raises(SourceFailed, match=r"^caFile requires tls$"):
-        parse_servers({**WORK, "tls": "false", "caFile": "/etc/kestrel/ca.pem"})
+        parse_servers({**MQ1, "tls": "false", "caFile": "/etc/kestrel/ca.pem"})
 
 
 def test_they_travel_to_a_worker_which_needs_the_files_of_tls_too(tmp_path: Path) -> None:
-    servers = parse_servers({**WORK, "caFile": Authority(tmp_path).ca_file, "patience": "5"})
+    servers = parse_servers({**MQ1, "caFile": Authority(tmp_path).ca_file, "patience": "5"})
     there = pickle.loads(pickle.dumps(servers))
     assert there == servers
     with there.open("mq1") as server:  # without having said anything

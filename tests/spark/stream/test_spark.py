@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from kestrel.spark import backlog
 from tests.server.running import eventually
 from tests.spark.stream.live import Fleet, numbered, run, stream, written
 
@@ -24,26 +25,28 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 def test_items_come_exactly_once_whatever_is_restarted(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
     fleet.start("scroll")
     fleet.put(*numbered(0, 200))
-    run(stream(spark, fleet, maxRows="150"), tmp_path)
+    run(stream(spark, fleet, maxOffsetsPerTrigger="150"), tmp_path)
     assert (fleet.items(), fleet.open_reads()) == (0, 0), "what is done is released"
     fleet.put(*numbered(200, 100))
     fleet.stop()
     fleet.start("scroll")
     fleet.put(*numbered(300, 100))
-    run(stream(spark, fleet, maxRows="150"), tmp_path)
-    run(stream(spark, fleet, maxRows="150"), tmp_path)
+    run(stream(spark, fleet, maxOffsetsPerTrigger="150"), tmp_path)
+    run(stream(spark, fleet, maxOffsetsPerTrigger="150"), tmp_path)
     assert written(spark, tmp_path) == numbered(0, 400)
     assert (fleet.items(), fleet.open_reads()) == (0, 0)
-    columns = spark.read.parquet(str(tmp_path / "out")).where("item_id > 0 AND add_time > now() - INTERVAL 1 DAY AND expiry_time IS NULL")
+    columns = spark.read.parquet(str(tmp_path / "out")).where(
+        "item_id > 0 AND add_time > now() - INTERVAL 1 DAY AND expiry_time IS NULL"
+    )
     assert columns.where("queue = 'work'").groupBy("server").count().count() == 2
 
 
 def test_items_of_any_queue_come_at_least_once(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
     fleet.start("journal")
     fleet.put(*numbered(0, 200))
-    run(stream(spark, fleet, delivery="at_least_once", maxRows="150"), tmp_path)
+    run(stream(spark, fleet, delivery="at_least_once", maxOffsetsPerTrigger="150"), tmp_path)
     fleet.put(*numbered(200, 100))
-    run(stream(spark, fleet, delivery="at_least_once", maxRows="150"), tmp_path)
+    run(stream(spark, fleet, delivery="at_least_once", maxOffsetsPerTrigger="150"), tmp_path)
     assert written(spark, tmp_path) == numbered(0, 300)
     assert (fleet.items(), fleet.open_reads()) == (0, 0)
 
@@ -69,3 +72,22 @@ def test_a_queue_without_ids_is_not_read_less_exactly_than_was_asked(
     with pytest.raises(StreamingQueryException, match=r'have no ids with option\("delivery", "at_least_once"\)'):
         run(stream(spark, fleet), tmp_path)
     assert fleet.items() == 4
+
+
+@pytest.mark.parametrize(("delivery", "storage"), [("exactly_once", "scroll"), ("at_least_once", "journal")])
+def test_several_queues_come_in_one_stream_and_the_progress_has_their_backlog(
+    spark: SparkSession, fleet: Fleet, tmp_path: Path, delivery: str, storage: str
+) -> None:
+    fleet.start(storage)
+    fleet.put(*numbered(0, 40))
+    fleet.put(*numbered(40, 40), queue="mail")
+    fleet.put(*numbered(80, 4), queue="other")
+    items = stream(spark, fleet, delivery=delivery, subscribePattern="work|mail", maxOffsetsPerTrigger="40")
+    query = items.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    running = query.trigger(availableNow=True).start(str(tmp_path / "out"))
+    running.awaitTermination()
+    assert written(spark, tmp_path) == numbered(0, 80)
+    by_queue = spark.read.parquet(str(tmp_path / "out")).groupBy("queue").count().collect()
+    assert {row["queue"]: row["count"] for row in by_queue} == {"work": 40, "mail": 40}
+    left = [sum(backlog(progress).values()) for progress in running.recentProgress if progress.numInputRows]
+    assert left == [40, 0]
