@@ -95,54 +95,57 @@ class MessageHeader(NamedTuple):
 
 
 class ThriftReader:
-    """A reader of the values in one frame. Invalid bytes raise `BadThrift`."""
+    """A reader of the values in one frame. Invalid bytes raise `BadThrift`.
 
-    __slots__ = ("_data", "_position", "_skipped")
+    `position` is the offset in `data` of the next byte. Readers of whole layouts of fields may move it.
+    """
+
+    __slots__ = ("_skipped", "data", "position")
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
+        self.data = data
+        self.position = 0
         self._skipped = 0
 
     @property
     def remaining_bytes(self) -> int:
         """Number of bytes that are not read yet."""
-        return len(self._data) - self._position
+        return len(self.data) - self.position
 
     def _advance(self, size: int) -> int:
         """Skip `size` bytes, and return the position where they begin."""
-        start = self._position
+        start = self.position
         end = start + size
-        if end > len(self._data):
+        if end > len(self.data):
             raise TruncatedThrift("the message ends too soon")
-        self._position = end
+        self.position = end
         return start
 
     def byte(self) -> int:
         """Read a signed byte."""
-        value: int = _BYTE.unpack_from(self._data, self._advance(1))[0]
+        value: int = _BYTE.unpack_from(self.data, self._advance(1))[0]
         return value
 
     def i16(self) -> int:
         """Read a signed 16-bit number."""
-        value: int = _I16.unpack_from(self._data, self._advance(2))[0]
+        value: int = _I16.unpack_from(self.data, self._advance(2))[0]
         return value
 
     def i32(self) -> int:
         """Read a signed 32-bit number or an enum."""
-        value: int = _I32.unpack_from(self._data, self._advance(4))[0]
+        value: int = _I32.unpack_from(self.data, self._advance(4))[0]
         return value
 
     def i64(self) -> int:
         """Read a signed 64-bit number."""
-        value: int = _I64.unpack_from(self._data, self._advance(8))[0]
+        value: int = _I64.unpack_from(self.data, self._advance(8))[0]
         return value
 
     def binary(self) -> bytes:
         """Read the bytes of a binary or a string, which are not decoded."""
         size = self._length()
         start = self._advance(size)
-        return self._data[start : start + size]
+        return self.data[start : start + size]
 
     def _length(self) -> int:
         size = self.i32()
@@ -164,7 +167,7 @@ class ThriftReader:
         if size > MAX_NAME_BYTES:
             raise BadThrift(f"the method name is too long; limit={MAX_NAME_BYTES}")
         start = self._advance(size)
-        return self._data[start : start + size]
+        return self.data[start : start + size]
 
     def field(self) -> tuple[int, int]:
         """Read the type and id of a struct's next field, or (`STOP`, 0) after the last one."""
@@ -177,7 +180,7 @@ class ThriftReader:
 
         Without elements, the type has no meaning.
         """
-        type_, count = _LIST.unpack_from(self._data, self._advance(5))
+        type_, count = _LIST.unpack_from(self.data, self._advance(5))
         if count:
             self._check_count(count, self._least_size(type_))
         return type_, count
@@ -187,7 +190,7 @@ class ThriftReader:
 
         Without pairs, the types have no meaning.
         """
-        key_type, value_type, count = _MAP.unpack_from(self._data, self._advance(6))
+        key_type, value_type, count = _MAP.unpack_from(self.data, self._advance(6))
         if count:
             self._check_count(count, self._least_size(key_type) + self._least_size(value_type))
         return key_type, value_type, count
@@ -211,7 +214,7 @@ class ThriftReader:
 
     def i64s(self, count: int) -> Sequence[int]:
         """Read `count` elements of a list or set of 64-bit numbers."""
-        return struct.unpack_from(f">{count}q", self._data, self._advance(8 * count))
+        return struct.unpack_from(f">{count}q", self.data, self._advance(8 * count))
 
     def skip(self, type_: int, depth: int = MAX_DEPTH) -> None:
         """Skip a value of the type. `depth` is the number of levels that may be nested."""
@@ -301,6 +304,11 @@ def i32_field(id_: int, value: int) -> bytes:
 def i64_field(id_: int, value: int) -> bytes:
     """Encode a field with a 64-bit number."""
     return _I64_FIELD.pack(I64, id_, value)
+
+
+def field_tag(type_: int, id_: int) -> bytes:
+    """Encode the type and id of a field, which its value follows."""
+    return _FIELD.pack(type_, id_)
 
 
 def struct_field(id_: int) -> bytes:

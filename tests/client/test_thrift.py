@@ -9,7 +9,7 @@ import pytest
 
 from kestrel.client.call import NOT_YET, Call
 from kestrel.client.errors import BadReply, Refused, RequestError, ServerError
-from kestrel.client.thrift import OpenRead, ThriftCalls
+from kestrel.client.thrift import OpenRead, RangeItem, ThriftCalls
 from kestrel.errors import BadQueueName
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.buffer import ReceiveBuffer
@@ -56,6 +56,13 @@ EVERY_CALL: dict[str, tuple[Callable[[ThriftCalls], Call[Any]], bytes, bytes, by
         QUEUE + b"\x08\0\2\0\0\0\1" + b"\x08\0\3\0\0\0\0" + b"\x08\0\4\0\0\0\0" + b"\0",
         b"\x0f\0\0\0\0\0\0\0\0",
         [],
+    ),
+    "list_queues": (
+        lambda calls: calls.list_queues(),
+        b"list_queues",
+        b"\0",
+        b"\x0f\0\0\x0b\0\0\0\2\0\0\0\1a\0\0\0\2bc\0",
+        [b"a", b"bc"],
     ),
     "confirm": (
         lambda calls: calls.confirm(b"work", [7, 8]),
@@ -246,3 +253,37 @@ def test_reply_with_an_impossible_count_is_rejected(
 def test_status_is_case_insensitive() -> None:
     requests = {ThriftCalls().set_status(status).request for status in ("ReadOnly", "readonly", "READONLY")}
     assert len(requests) == 1
+
+
+ID, ITS_DATA = binary.i64_field(1, 7), binary.binary_field(2, b"hello")
+ADDED, EXPIRES = binary.i64_field(3, 1000), binary.i64_field(4, 2000)
+
+
+@pytest.mark.parametrize(
+    ("fields", "item"),
+    [
+        ([ID, ITS_DATA, ADDED, EXPIRES], RangeItem(7, b"hello", 1000, 2000)),
+        ([EXPIRES, ADDED, ITS_DATA, ID], RangeItem(7, b"hello", 1000, 2000)),
+        ([ID, ITS_DATA, ADDED, EXPIRES, binary.i32_field(5, 1)], RangeItem(7, b"hello", 1000, 2000)),
+        ([ID, binary.i64_field(2, 5), ITS_DATA, ADDED, EXPIRES], RangeItem(7, b"hello", 1000, 2000)),
+        ([ID, binary.binary_field(2, b"")], RangeItem(7, b"", 0, 0)),
+        ([ID], RangeItem(7, b"", 0, 0)),
+    ],
+    ids=["usual", "reversed", "more", "other type", "no times", "no data"],
+)
+def test_items_of_a_range_are_read_in_any_order_of_fields(fields: list[bytes], item: RangeItem) -> None:
+    second = b"".join([binary.i64_field(1, 8), ITS_DATA, ADDED, EXPIRES, binary.END])
+    items = binary.list_field(0, binary.STRUCT, 2) + b"".join(fields) + binary.END + second + binary.END
+    call = ThriftCalls().read_range(b"work", b"spark", 7, 9, 0)
+    found = answered(call, message(b"read_range", binary.REPLY, items))
+    assert found == [item, RangeItem(8, b"hello", 1000, 2000)]
+
+
+@pytest.mark.parametrize("data", [b"\x0b\0\2\xff\xff\xff\xff", b"\x0b\0\2\0\0\1\0abc", b"\x0b\0"])
+def test_damaged_items_of_a_reply_are_rejected(data: bytes) -> None:
+    items = binary.list_field(0, binary.STRUCT, 1) + ID + data + ADDED + EXPIRES + binary.END * 2
+    with pytest.raises(BadReply):
+        answered(ThriftCalls().read_range(b"work", b"spark", 7, 9, 0), message(b"read_range", binary.REPLY, items))
+    opened = binary.list_field(0, binary.STRUCT, 1) + data.replace(b"\2", b"\1", 1) + ID + binary.END * 2
+    with pytest.raises(BadReply):
+        answered(ThriftCalls().get(b"work", 1), message(b"get", binary.REPLY, opened))

@@ -200,10 +200,10 @@ LONGEST_READER_BYTES: Final = 255
 RANGE_ROWS: Final = 100_000
 """Default number of rows in a batch read by ids, of which the driver holds only numbers."""
 
-OPEN_ROWS: Final = 10_000
+OPEN_ROWS: Final = 50_000
 """Default number of rows in a batch of open reads, which the driver holds in memory."""
 
-OPEN_BYTES: Final = 16 * 1024 * 1024
+OPEN_BYTES: Final = 32 * 1024 * 1024
 
 MOST_OPEN_BYTES: Final = 64 * 1024 * 1024
 """Upper bound of ``maxBytesPerTrigger`` for open reads: Spark sends the items to tasks in messages of limited size."""

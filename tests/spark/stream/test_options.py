@@ -43,7 +43,7 @@ def test_servers_and_a_queue_are_enough() -> None:
 def test_at_least_once_has_defaults_of_its_own() -> None:
     options = parsed(**ONCE)
     assert options.delivery is Delivery.AT_LEAST_ONCE
-    assert (options.max_items, options.max_bytes, options.hold_ms) == (10_000, 16 * 1024**2, 300_000)
+    assert (options.max_items, options.max_bytes, options.hold_ms) == (50_000, 32 * 1024**2, 300_000)
 
 
 @pytest.mark.parametrize(
