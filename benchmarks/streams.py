@@ -1,4 +1,4 @@
-"""Speed of reading live queues as a Spark stream, compared with a plain client.
+"""Speed of reading live queues as a Spark stream, and of writing to them, compared with a plain client.
 
     python -m benchmarks.streams
 
@@ -6,7 +6,7 @@ A queue is filled, and then read to its end. Spark reads it with one and with tw
 `availableNow`, into a sink that accepts and drops all rows. A plain client in Python requests one page after the other.
 
 *exactly_once* reads scrolls by item ids. The client uses pages of 4 MiB and releases them at the end. *at_least_once*
-opens items of journals and confirms them. The client uses 1000 items at a time.
+opens items of journals and confirms them. The client uses 1000 items at a time. *sink* writes a DataFrame to journals.
 
 Each server is a process of its own. With two servers, each has half of the items. All readers count the items and sum
 their CRC-32 values, which must match the items that were put. Each Spark session is warmed up, and takes turns with the
@@ -19,11 +19,11 @@ import random
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 from zlib import crc32
 
 from pyspark.sql import SparkSession
@@ -58,10 +58,16 @@ WHO: Final = READER.encode()
 PLAIN: Final = "plain Python"
 MASTERS: Final = ("local[1]", "local[2]")
 
-STORAGES: Final[Mapping[Delivery, str]] = {
-    Delivery.EXACTLY_ONCE: "scroll:queues",
-    Delivery.AT_LEAST_ONCE: "journal:queues",
+EXACTLY_ONCE: Final = Delivery.EXACTLY_ONCE.value
+AT_LEAST_ONCE: Final = Delivery.AT_LEAST_ONCE.value
+SINK: Final = "sink"
+
+STORAGES: Final[Mapping[str, str]] = {
+    EXACTLY_ONCE: "scroll:queues",
+    AT_LEAST_ONCE: "journal:queues",
+    SINK: "journal:queues",
 }
+"""The storage of each way to use a queue."""
 
 MOST_SERVERS: Final = 2
 
@@ -75,7 +81,7 @@ TURN_S: Final = 600.0
 """Seconds after which a stream counts as stuck."""
 
 COLUMNS: Final = (
-    Column("delivery", "delivery"),
+    Column("way", "way"),
     Column("servers", "servers", ",d"),
     Column("item_bytes", "item", ",d"),
     Column("where", "by"),
@@ -103,7 +109,7 @@ class Sizes(NamedTuple):
     warms_up: bool = True
 
 
-FULL: Final = Sizes({64: 200_000, 1024: 100_000, 4096: 25_000}, 3)
+FULL: Final = Sizes({64: 400_000, 1024: 400_000, 4096: 100_000}, 3)
 SHORT: Final = Sizes({1024: 2000}, 1, (1,), ("local[2]",), warms_up=False)
 
 
@@ -115,9 +121,9 @@ class Place(NamedTuple):
 
 
 class Case(NamedTuple):
-    """The kind of delivery, and the number of servers and the item size."""
+    """The way to use a queue, and the number of servers and the item size."""
 
-    delivery: Delivery
+    way: str
     servers: int
     item_bytes: int
 
@@ -168,23 +174,23 @@ Read = Callable[[Sequence[Place]], Seen]
 
 
 @contextmanager
-def serving(folder: Path, servers: int) -> Iterator[dict[Delivery, list[Place]]]:
+def serving(folder: Path, servers: int) -> Iterator[dict[str, list[Place]]]:
     """Run that many servers with each storage."""
     with ExitStack() as stack:
-        places: dict[Delivery, list[Place]] = {}
-        for delivery, storage in STORAGES.items():
-            places[delivery] = []
+        places: dict[str, list[Place]] = {}
+        for way, storage in STORAGES.items():
+            places[way] = []
             for number in range(servers):
-                its_folder = folder / f"{delivery.value}-{number}"
+                its_folder = folder / f"{way}-{number}"
                 its_folder.mkdir()
                 server = stack.enter_context(Processes(its_folder)).serve(CONFIG, "--storage", storage)
-                places[delivery].append(Place(f"127.0.0.1:{server.port_of('thrift')}", server.pid))
+                places[way].append(Place(f"127.0.0.1:{server.port_of('thrift')}", server.pid))
         yield places
 
 
 def fill(places: Sequence[Place], item_bytes: int, items: int, seed: int) -> Seen:
     """Put the items, an equal share to each server. Return their count and checksum."""
-    body = random.Random(seed).randbytes(item_bytes - 8)
+    body = _body(item_bytes, seed)
     at_once = max(1, min(ITEMS_AT_ONCE, PUT_BYTES // item_bytes))
     crc = 0
     for part, place in enumerate(places):
@@ -196,6 +202,15 @@ def fill(places: Sequence[Place], item_bytes: int, items: int, seed: int) -> See
                 if server.ask_once(partial(_put, items=batch)) != len(batch):
                     raise ValueError("the queue has no room for the items")
     return Seen(items, crc)
+
+
+def _body(item_bytes: int, seed: int) -> bytes:
+    """Return the part that all items share."""
+    return random.Random(seed).randbytes(item_bytes - 8)
+
+
+def _servers_of(places: Sequence[Place]) -> str:
+    return ",".join(place.address for place in places)
 
 
 def _put(calls: ThriftCalls, items: Sequence[bytes]) -> Call[int]:
@@ -252,7 +267,7 @@ def _confirm(calls: ThriftCalls, ids: Sequence[int]) -> Call[int]:
     return calls.confirm(QUEUE, ids)
 
 
-PLAIN_READS: Final[Mapping[Delivery, Read]] = {Delivery.EXACTLY_ONCE: by_ranges, Delivery.AT_LEAST_ONCE: by_opens}
+PLAIN_READS: Final[Mapping[str, Read]] = {EXACTLY_ONCE: by_ranges, AT_LEAST_ONCE: by_opens}
 
 
 class Streams:
@@ -263,13 +278,21 @@ class Streams:
         self._folder = folder
         self._number = 0
 
-    def read(self, delivery: Delivery, places: Sequence[Place]) -> Seen:
+    def write(self, places: Sequence[Place], item_bytes: int, items: int, seed: int) -> None:
+        """Put the same items as `fill`."""
+        number = sql.unhex(sql.lpad(sql.hex("id"), 16, "0"))
+        data = sql.concat(number, sql.lit(_body(item_bytes, seed))).alias("data")
+        rows = self._spark.range(items).select(data)
+        writing = rows.write.format("kestrel").mode("append").option("queue", QUEUE.decode())
+        writing.option("servers", _servers_of(places)).save()
+
+    def read(self, way: str, places: Sequence[Place]) -> Seen:
         """Read all items that are in the queues now."""
         self._number += 1
         options = {
-            "servers": ",".join(place.address for place in places),
+            "servers": _servers_of(places),
             "subscribe": QUEUE.decode(),
-            "delivery": delivery.value,
+            "delivery": way,
         }
         rows = self._spark.readStream.format("kestrel").options(**options).load()
         counted = rows.observe("seen", sql.count(sql.lit(1)).alias("items"), sql.sum(sql.crc32("data")).alias("crc"))
@@ -289,24 +312,49 @@ class Streams:
         )
 
 
+class Cost:
+    """The time of a `with` block, and the CPU time of the servers meanwhile."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._watches = [Watch(place.pid) for place in places]
+
+    def __enter__(self) -> Self:
+        self.cpu_s = -sum(watch.now().cpu_s for watch in self._watches)
+        self.seconds = -time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter()
+        self.cpu_s += sum(watch.now().cpu_s for watch in self._watches)
+
+
 def timed(places: Sequence[Place], put: Seen, read: Read, start_s: float = 0.0) -> Timed:
     """Read all items and check them. Return the cost, and delete the queues."""
-    watches = [Watch(place.pid) for place in places]
-    cpu_began = sum(watch.now().cpu_s for watch in watches)
-    began = time.perf_counter()
-    seen = read(places)
-    seconds = time.perf_counter() - began
-    cpu_s = sum(watch.now().cpu_s for watch in watches) - cpu_began
+    with Cost(places) as cost:
+        seen = read(places)
+    _check(seen, put)
+    forget(places)
+    return Timed(seen.items, cost.seconds, cost.cpu_s, seen.batches, start_s)
+
+
+def timed_write(places: Sequence[Place], put: Seen, write: Callable[[], object]) -> Timed:
+    """Write the items of `put` and check them. Return the cost, and delete the queues."""
+    with Cost(places) as cost:
+        write()
+    _check(by_opens(places), put)
+    forget(places)
+    return Timed(put.items, cost.seconds, cost.cpu_s, 0)
+
+
+def _check(seen: Seen, put: Seen) -> None:
     if seen._replace(batches=0) != put:
         raise ValueError(f"the {seen.items} items read differ from the {put.items} items put")
-    forget(places)
-    return Timed(seen.items, seconds, cpu_s, seen.batches, start_s)
 
 
 # Measurement.
 
 
-def pairs(places: Mapping[Delivery, Sequence[Place]], folder: Path, sizes: Sizes, seed: int) -> list[Pair]:
+def pairs(places: Mapping[str, Sequence[Place]], folder: Path, sizes: Sizes, seed: int) -> list[Pair]:
     """Run all cases. Called in a process of its own, because it leaves a JVM behind."""
     found: list[Pair] = []
     cases = [Case(*each) for each in _products(places, sizes)]
@@ -318,8 +366,8 @@ def pairs(places: Mapping[Delivery, Sequence[Place]], folder: Path, sizes: Sizes
                 streams = Streams(spark, folder / f"{round_number}-{where}")
                 starts = _starts(streams, places, sizes, seed) if sizes.warms_up else {}
                 for case in cases:
-                    progress(f"streams: {where}, {case.delivery.value}, {case.item_bytes} B", len(found), total)
-                    used = places[case.delivery][: case.servers]
+                    progress(f"streams: {where}, {case.way}, {case.item_bytes} B", len(found), total)
+                    used = places[case.way][: case.servers]
                     found.append(_pair(streams, used, case, where, starts, sizes, seed))
             finally:
                 spark.stop()
@@ -327,13 +375,11 @@ def pairs(places: Mapping[Delivery, Sequence[Place]], folder: Path, sizes: Sizes
     return found
 
 
-def _products(
-    deliveries: Mapping[Delivery, Sequence[Place]], sizes: Sizes
-) -> Iterator[tuple[Delivery, int, int]]:
-    for delivery in deliveries:
+def _products(ways: Iterable[str], sizes: Sizes) -> Iterator[tuple[str, int, int]]:
+    for way in ways:
         for servers in sizes.servers:
             for item_bytes in sizes.items:
-                yield delivery, servers, item_bytes
+                yield way, servers, item_bytes
 
 
 def _settings(where: str) -> dict[str, str]:
@@ -346,15 +392,16 @@ def _settings(where: str) -> dict[str, str]:
 
 
 def _starts(
-    streams: Streams, places: Mapping[Delivery, Sequence[Place]], sizes: Sizes, seed: int
-) -> dict[tuple[Delivery, int], float]:
+    streams: Streams, places: Mapping[str, Sequence[Place]], sizes: Sizes, seed: int
+) -> dict[tuple[str, int], float]:
     """Return the duration of a stream over empty queues, once the workers have started."""
     starts = {}
-    for delivery, its_places in places.items():
-        read = partial(streams.read, delivery)
+    for way in PLAIN_READS:
+        its_places = places[way]
+        read = partial(streams.read, way)
         timed(its_places[:1], fill(its_places[:1], 64, ITEMS_AT_ONCE, seed), read)
         for servers in sizes.servers:
-            starts[delivery, servers] = timed(its_places[:servers], Seen(0, 0), read).seconds
+            starts[way, servers] = timed(its_places[:servers], Seen(0, 0), read).seconds
     return starts
 
 
@@ -363,15 +410,22 @@ def _pair(
     places: Sequence[Place],
     case: Case,
     where: str,
-    starts: Mapping[tuple[Delivery, int], float],
+    starts: Mapping[tuple[str, int], float],
     sizes: Sizes,
     seed: int,
 ) -> Pair:
     items = sizes.items[case.item_bytes]
-    plain = timed(places, fill(places, case.item_bytes, items, seed), PLAIN_READS[case.delivery])
+    if case.way == SINK:
+        put = fill(places, case.item_bytes, items, seed)
+        forget(places)
+        plain = timed_write(places, put, partial(fill, places, case.item_bytes, items, seed))
+        return Pair(
+            case, where, timed_write(places, put, partial(streams.write, places, *case[2:], items, seed)), plain
+        )
+    plain = timed(places, fill(places, case.item_bytes, items, seed), PLAIN_READS[case.way])
     put = fill(places, case.item_bytes, items, seed)
-    start_s = starts.get((case.delivery, case.servers), 0.0)
-    return Pair(case, where, timed(places, put, partial(streams.read, case.delivery), start_s), plain)
+    start_s = starts.get((case.way, case.servers), 0.0)
+    return Pair(case, where, timed(places, put, partial(streams.read, case.way), start_s), plain)
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
@@ -411,7 +465,7 @@ def rows_of(found: Sequence[Pair]) -> Iterator[dict[str, Figure]]:
 def _row(case: Case, where: str, turns: Sequence[Timed]) -> dict[str, Figure]:
     rate = spread([turn.per_s for turn in turns])
     return {
-        "delivery": case.delivery.value,
+        "way": case.way,
         "servers": case.servers,
         "item_bytes": case.item_bytes,
         "where": where,
