@@ -52,7 +52,10 @@ LATEST_MS: Final = 253_402_300_799_999
 
 NEW_CHECKPOINT: Final = "with another checkpointLocation the stream begins at the first unreleased items"
 
-ONE_STREAM: Final = f"A reader is for one stream with one checkpoint; {NEW_CHECKPOINT}"
+ONE_STREAM: Final = (
+    f"A reader is for one stream with one checkpoint; {NEW_CHECKPOINT}, and with "
+    'option("failOnDataLoss", "false") it continues there'
+)
 
 
 @dataclass
