@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from attrs import evolve
@@ -42,6 +42,9 @@ DROPPED_PER_SLICE: Final = 500
 
 RETRY_MS: Final = 1000
 """Time after which a target that refused an item gets the next one, and a failed hidden queue is tried again."""
+
+MIN_TIMES: Final = 100
+"""Number of times of targets above which those that have changed are removed."""
 
 MAX_TIMER_MS: Final = 60_000
 """Longest run of the timer, after which a change of the wall clock is noticed."""
@@ -231,6 +234,9 @@ class DelayedItems:
         if target.next_ms is None or next_ms < target.next_ms:
             target.next_ms = next_ms
             heappush(self._due, (next_ms, target.name))
+            if len(self._due) > 2 * len(self._targets) + MIN_TIMES:
+                self._due = [(each.next_ms, each.name) for each in self._targets.values() if each.next_ms is not None]
+                heapify(self._due)
             self._run_timer()
 
     def _run_timer(self) -> None:
@@ -245,6 +251,8 @@ class DelayedItems:
     def _release_due(self) -> None:
         """Begin to move items that are due."""
         self._forget_items_of_failed_store()
+        if self.queue is None or self.queue.store.failure is not None:
+            return  # the items are taken again when the store is reopened
         now_ms, released = self._context.now_ms(), 0
         while self._due and self._due[0][0] <= now_ms and released < RELEASED_PER_SLICE:
             next_ms, name = heappop(self._due)

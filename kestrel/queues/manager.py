@@ -465,9 +465,8 @@ class QueueManager:
         if name in self.aliases:
             return None
         queue = self._queues.get(name) or self.existing(name)
-        if queue is None:
-            return self._deletions.get(name)
-        return _combine(self._delete(queue), self.delayed.drop(name))
+        batch = self._deletions.get(name) if queue is None else self._delete(queue)
+        return _combine(batch, self.delayed.drop(name))
 
     def expire(self, queue: Queue) -> None:
         self._delete(queue)
@@ -497,11 +496,15 @@ class QueueManager:
             self._failed_to_load.add(name)  # some of its data may still exist
 
     def flush(self, name: bytes) -> Batch | None:
-        """Drop a queue's items and its delayed items, except open reads. Return the batch to wait for, or None."""
+        """Drop a queue's items, except open reads, and its delayed items. Return the batch to wait for, or None.
+
+        Delayed items of a missing queue are dropped too. An alias is left alone.
+        """
+        if name in self.aliases:
+            return None
         queue = self.existing(name)
-        if queue is None:
-            return self._deletions.get(name)
-        return _combine(queue.flush(), self.delayed.drop(name))
+        batch = self._deletions.get(name) if queue is None else queue.flush()
+        return _combine(batch, self.delayed.drop(name))
 
     def flush_all(self) -> Deferred[Batch | None]:
         """Flush every usable queue that no alias masks, in slices, and drop all delayed items.
@@ -599,8 +602,8 @@ class QueueManager:
                 log.warn("Alias {name!r} masks the queue of that name: clients cannot reach its items", name=name)
 
 
-def _combine(batch: Batch, dropped: Batch | None) -> Batch:
-    return batch if dropped is None else combine_batches([batch, dropped]) or batch
+def _combine(*batches: Batch | None) -> Batch | None:
+    return combine_batches([batch for batch in batches if batch is not None])
 
 
 def _is_usable(queue: Queue) -> bool:

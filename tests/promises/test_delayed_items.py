@@ -12,7 +12,7 @@ from kestrel.client.thrift import ThriftCalls
 from kestrel.commands import MAX_DELAY_MS
 from kestrel.config.load import loads
 from kestrel.config.model import Config
-from kestrel.queues.delayed_items import DELAYED_QUEUE
+from kestrel.queues.delayed_items import DELAYED_QUEUE, MIN_TIMES
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
@@ -302,6 +302,27 @@ def test_flush_and_delete_drop_delayed_items(request_: bytes, count: int, tmp_pa
     assert items(client, b"other") == [b"other"] * kept
 
 
+@pytest.mark.parametrize("request_", [b"flush work\r\n", b"delete work\r\n"])
+def test_delayed_items_of_a_missing_queue_are_dropped(request_: bytes, tmp_path: Path) -> None:
+    config = config_of(queue("work", "keepJournal = false"))
+    server = MemoryServer(config=config, folder=tmp_path / "queues")
+    put_later(server.connect(), b"work", 5000, b"item")
+    server.restart()
+    client = server.connect()
+    assert is_missing(client, b"work")
+    client.ask(request_)
+    assert stats(client)["delayed_items"] == "0"
+
+
+def test_dropped_items_leave_no_times_in_memory() -> None:
+    server = MemoryServer()
+    client = server.connect()
+    for _ in range(MIN_TIMES + 50):
+        put_later(client, b"work", MAX_DELAY_MS, b"item")
+        client.ask(b"flush work\r\n")
+    assert len(server.manager.delayed._due) <= MIN_TIMES + 2
+
+
 def test_reply_to_a_flush_waits_until_the_delayed_items_are_dropped() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage)
@@ -405,6 +426,24 @@ def test_failed_storage_of_delayed_items_is_reopened_with_all_of_them() -> None:
     server.advance(5)
     assert items(client, b"work") == [b"kept"]
     assert stat(client, b"work", "delayed_items") == "0"
+
+
+def test_items_wait_while_their_storage_has_failed() -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage)
+    client = server.connect()
+    put_later(client, b"work", 4700, b"once")
+    storage.holds_commits = True
+    client.send(set_(b"work/delay=5000", b"lost"))
+    server.settle()
+    storage.reopen_refusal = "disk failed"
+    storage.end_commits(DELAYED_QUEUE, error=OSError("disk failed"))
+    storage.holds_commits = False
+    for _ in range(60):
+        server.advance(0.1)
+    storage.reopen_refusal = None
+    server.advance(1)
+    assert items(server.connect(), b"work") == [b"once"]
 
 
 def test_target_that_cannot_be_written_gets_the_item_later() -> None:
