@@ -83,7 +83,7 @@ class _SlicedPut:
         """Whether too many bytes are uncommitted to put the next item."""
         uncommitted = self._session.uncommitted
         has_room = self._is_admitted or (uncommitted.has_room if self._done else not uncommitted.is_full)
-        return not has_room and self._session.manager.is_durable(self._command.queue)
+        return not has_room and (self._due_ms > 0 or self._session.manager.is_durable(self._command.queue))
 
     def _wait_for_room_if_needed(self) -> bool:
         """Start to wait for room if the next item needs it; `_continue` resumes the put. Return True if the put goes

@@ -149,6 +149,19 @@ def test_put_that_reaches_a_durable_queue_waits(name: bytes) -> None:
     assert server.barrier.uncommitted.is_full
 
 
+def test_delayed_put_to_a_memory_queue_waits() -> None:
+    server = LimitedServer('[[queues]]\nname = "light"\nkeepJournal = false\n')
+    server.stepped.holds_commits = True
+    server.put(1000)
+    (waiting,) = server.put(10, queue=b"light/delay=1000")
+    assert waiting.take() == b""
+    before = server.uncommitted_bytes
+    server.put(10, queue=b"light/delay=1000")
+    assert server.uncommitted_bytes == before
+    server.end_all_commits()
+    assert waiting.take() == STORED
+
+
 def test_reload_with_a_higher_limit_continues_waiting_puts(server: LimitedServer) -> None:
     server.put(1000)
     server.put(500)
