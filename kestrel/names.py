@@ -11,6 +11,9 @@ from kestrel.errors import BadQueueName
 MAX_NAME_BYTES: Final = 200
 """Limit of a name in bytes, since a file name must hold the name and its suffixes."""
 
+DELAYED_QUEUE: Final = b"+delayed"
+"""Name of the hidden queue of all delayed items. Clients cannot use it."""
+
 _LEGAL: Final = re.compile(rb"[^/~.\s\x00-\x1f\x7f]+")
 
 

@@ -24,8 +24,8 @@ from kestrel.config.model import (
     ZooKeeperSettings,
 )
 from kestrel.config.setting import (
-    QUEUE_NAME,
     TABLE,
+    TABLE_NAME,
     TABLES,
     checked_table,
     checked_tables,
@@ -115,7 +115,7 @@ _PLACES: list[tuple[type[attrs.AttrsInstance], str]] = [
 class _QueueTable(QueueSettings):
     """A ``[[queues]]`` table."""
 
-    name: bytes = attrs.field(metadata=described("name", QUEUE_NAME))
+    name: bytes = attrs.field(metadata=described("name", TABLE_NAME))
 
 
 class _TableReader:

@@ -16,7 +16,7 @@ import attrs
 from kestrel.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size, show_value
 from kestrel.errors import BadQueueName
 from kestrel.escaping import show_name, show_names
-from kestrel.names import check_queue_name
+from kestrel.names import DELAYED_QUEUE, check_queue_name
 
 T = TypeVar("T")
 
@@ -127,12 +127,19 @@ def _positive(parse: Callable[[object], int]) -> Callable[[object], int]:
     return parse_positive
 
 
-def _queue_name(value: object) -> bytes:
+def _table_name(value: object) -> bytes:
     name = _quoted(value).encode()
     try:
         check_queue_name(name)
     except BadQueueName as error:
         raise ValueError(str(error)) from None
+    return name
+
+
+def _queue_name(value: object) -> bytes:
+    name = _table_name(value)
+    if name == DELAYED_QUEUE:
+        raise ValueError(f"the name {show_name(name)} is reserved for delayed items")
     return name
 
 
@@ -184,6 +191,8 @@ SIZE: Final = SettingKind(_positive(parse_size), format_size, "size")
 SIZE_OR_ZERO: Final = SettingKind(parse_size, format_size, "size")
 DURATION: Final = SettingKind(_positive(parse_duration_ms), format_duration_ms, "duration")
 DURATION_OR_ZERO: Final = SettingKind(parse_duration_ms, format_duration_ms, "duration")
+TABLE_NAME: Final = SettingKind(_table_name, show_name)
+"""The name of a ``[[queues]]`` table, which may also be that of the hidden queue of delayed items."""
 QUEUE_NAME: Final = SettingKind(_queue_name, show_name)
 QUEUE_NAMES: Final = SettingKind(_queue_names, show_names)
 IDENTITIES: Final = SettingKind(_identities, _show_identities)

@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, QueueFailed, StorageRefused
 from kestrel.item import Item
+from kestrel.names import DELAYED_QUEUE
 from kestrel.queues.context import QueueContext
 from kestrel.queues.queue import Queue
 from kestrel.queues.timer import Timer
@@ -30,9 +31,6 @@ from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
-
-DELAYED_QUEUE: Final = b"+delayed"
-"""Name of the hidden queue. Clients cannot use it."""
 
 MAX_MOVING_PER_TARGET: Final = 64
 

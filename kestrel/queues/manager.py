@@ -17,10 +17,10 @@ from twisted.python.failure import Failure
 from kestrel.config.model import QueueSettings
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import BadQueueName, KestrelError, StorageRefused, TooManyQueues
-from kestrel.names import check_queue_name
+from kestrel.names import DELAYED_QUEUE, check_queue_name
 from kestrel.queues.context import PutByName, QueueContext
 from kestrel.queues.counters import ServerCounters
-from kestrel.queues.delayed_items import DELAYED_QUEUE, DelayedItems
+from kestrel.queues.delayed_items import DelayedItems
 from kestrel.queues.flush_expired import ExpiredFlush, ExpiredFlushResult
 from kestrel.queues.limits import QueueLimits
 from kestrel.queues.queue import Queue

@@ -57,10 +57,17 @@ MoveEnded: TypeAlias = Callable[[str | None], object]
 
 
 class _Move:
-    __slots__ = ("done", "drops", "ended", "error", "item", "number", "store", "target", "unsettled")
+    __slots__ = ("done", "drops", "ended", "error", "item", "needs_queue", "number", "store", "target", "unsettled")
 
     def __init__(
-        self, number: int, store: IQueueStorage, item: Item, target: bytes, drops: bool, ended: MoveEnded | None
+        self,
+        number: int,
+        store: IQueueStorage,
+        item: Item,
+        target: bytes,
+        drops: bool,
+        ended: MoveEnded | None,
+        needs_queue: bool,
     ) -> None:
         self.number = number
         self.store = store
@@ -68,6 +75,7 @@ class _Move:
         self.target = target
         self.drops = drops
         self.ended = ended
+        self.needs_queue = needs_queue
         self.done: set[bytes] = set()
         """The queues in which the item is committed: a target may lead to several."""
         self.unsettled = 0
@@ -119,16 +127,25 @@ class Moves:
         """The reason why some items cannot be put now, or None."""
         return next(iter(self._blocked.values()), None)
 
-    def begin(self, item: Item, target: bytes, *, drops: bool, ended: MoveEnded | None = None) -> None:
+    def begin(
+        self,
+        item: Item,
+        target: bytes,
+        *,
+        drops: bool,
+        ended: MoveEnded | None = None,
+        needs_queue: bool = False,
+    ) -> None:
         """Move an item that is an open read to the queue or alias `target`, in a later tick.
 
         If the target refuses the item, it is dropped with `drops`, or else put back. With `ended`, the item keeps its
-        expiry time, and is put back without an error. Does nothing after `stop`.
+        expiry time, and is put back without an error. With `needs_queue`, a target that keeps the item in no queue
+        refuses it, such as a fanoutOnly parent without children. Does nothing after `stop`.
         """
         if self._is_stopped:
             return
         self._begun += 1
-        move = _Move(self._begun, self._source.store, item, target, drops, ended)
+        move = _Move(self._begun, self._source.store, item, target, drops, ended, needs_queue)
         self._under_way.add(move)
         self._unput.setdefault(target, deque()).append(move)
         self._continue_later()
@@ -211,7 +228,7 @@ class Moves:
         except KestrelError as error:
             self._hold(move, error)
         else:
-            is_nowhere = move.ended is not None and not batches
+            is_nowhere = move.needs_queue and not batches
             if (batches is None or is_nowhere) and not move.done:
                 self._refuse(move)
             elif not batches:

@@ -10,9 +10,10 @@ from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.client.thrift import ThriftCalls
 from kestrel.commands import MAX_DELAY_MS
-from kestrel.config.load import loads
+from kestrel.config.load import ConfigError, loads
 from kestrel.config.model import Config
-from kestrel.queues.delayed_items import DELAYED_QUEUE, MIN_TIMES
+from kestrel.names import DELAYED_QUEUE
+from kestrel.queues.delayed_items import MIN_TIMES
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
@@ -205,6 +206,30 @@ def test_item_goes_to_all_queues_of_its_target(tmp_path: Path) -> None:
     client = server.connect()
     server.advance(5)
     assert [items(client, name) for name in (b"work", b"parent+child", b"parent")] == [[b"item"], [b"item"], []]
+
+
+def test_parent_without_children_drops_a_delayed_item_like_any_other() -> None:
+    server = MemoryServer(config=config_of(queue("parent", "fanoutOnly = true")))
+    client = server.connect()
+    put_later(client, b"parent", 1000, b"item")
+    for _ in range(5):
+        server.advance(1)
+    assert stats(client)["delayed_items"] == "0"
+    assert stat(client, b"parent", "total_items") == "1"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        alias(DELAYED_QUEUE.decode(), "work"),
+        alias("all", DELAYED_QUEUE.decode()),
+        queue("work", f"expireToQueue = '{DELAYED_QUEUE.decode()}'"),
+        queue("work", f"errorQueue = '{DELAYED_QUEUE.decode()}'"),
+    ],
+)
+def test_configuration_cannot_send_items_to_the_hidden_queue(table: str) -> None:
+    with pytest.raises(ConfigError, match="is reserved for delayed items"):
+        config_of(table)
 
 
 def test_items_that_a_full_target_refuses_wait_for_room() -> None:
