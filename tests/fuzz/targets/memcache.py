@@ -32,7 +32,8 @@ WORDS = (
     b"set work 0 0 ", b"\r\n", b"get ", b"gets ", b"work", b"/t=", b"/open", b"/close", b"/abort", b"/peek", b"delete ",
     b"flush ", b"flush_all", b"flush_expired ", b"flush_all_expired", b"monitor work ", b"confirm work ", b"version",
     b"stats", b"dump_stats", b"dump_config", b"reload", b"status", b"shutdown", b"quit", b"add ", b"cas ", b"ReadOnly",
-    b"2147483647", b"-2147483648", b"4294967296", b"-1", b"a+b", b"noreply",
+    b"2147483647", b"-2147483648", b"4294967296", b"-1", b"a+b", b"noreply", b"/delay=1500", b"315360000001",
+    b"+delayed",
 )  # fmt: skip
 
 

@@ -26,7 +26,8 @@ def check(data: bytes) -> None:
 WORDS = (
     b"put ", b"get ", b"peek ", b"monitor ", b"confirm ", b"work", b":\n", b"\n\n", b"\r\n", b"delete ", b"flush ",
     b"flush_all", b"flush_expired ", b"flush_all_expired", b"version", b"stats", b"dump_stats", b"dump_config",
-    b"reload", b"status", b"shutdown", b"quit", b"2147483647", b"-1", b"a+b", b"ReadOnly",
+    b"reload", b"status", b"shutdown", b"quit", b"2147483647", b"-1", b"a+b", b"ReadOnly", b" delay=1500:\n",
+    b"315360000001", b"+delayed",
 )  # fmt: skip
 
 TARGET = Target(check, lambda: WORDS)
