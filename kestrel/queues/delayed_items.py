@@ -48,6 +48,9 @@ MAX_TIMER_MS: Final = 60_000
 """Longest run of the timer, after which a change of the wall clock is noticed."""
 
 
+_NOT_DROPPED: Final = "the delayed items were not dropped, because their storage failed"
+
+
 class _Header(NamedTuple):
     due_ms: int
     expiry_ms: int
@@ -64,6 +67,10 @@ def _parse_header(data: bytes) -> _Header:
     size = data.index(b"\n") + 1
     due_ms, expiry_ms, target = data[: size - 1].split(b" ")
     return _Header(int(due_ms), int(expiry_ms), target, size)
+
+
+def _settle_alike(batch: Batch, other: Batch) -> None:
+    batch.settle(other.failure)
 
 
 class _Target:
@@ -88,6 +95,17 @@ class _Target:
         return bool(self.waiting) and self.moving < (1 if self.is_refusing else MAX_MOVING_PER_TARGET)
 
 
+class _PendingDrop:
+    """A drop that waits until the `left` items that were in the hidden queue are taken. A `name` of None is for all."""
+
+    __slots__ = ("batch", "left", "name")
+
+    def __init__(self, name: bytes | None, left: int) -> None:
+        self.name = name
+        self.left = left
+        self.batch = Batch()
+
+
 class DelayedItems:
     """The delayed items of a server.
 
@@ -107,8 +125,10 @@ class DelayedItems:
         self._due: list[tuple[int, bytes]] = []
         """A heap of the times at which targets get their next items. It may include times that have changed."""
         self._timer = Timer(context.clock, self._release_due)
-        self._timer_ms = 0
+        self._timer_s = 0.0
+        """Time at which the timer ends, by its clock."""
         self._retry = Timer(context.clock, self._try_again)
+        self._pending_drops: list[_PendingDrop] = []
         self._is_stopped = False
 
     @staticmethod
@@ -167,6 +187,8 @@ class DelayedItems:
             return
         self._forget_items_of_failed_store()
         self._add(item)
+        if self._pending_drops:
+            self._run_pending_drops()
         self._wait()
 
     def _forget_items_of_failed_store(self) -> None:
@@ -176,6 +198,9 @@ class DelayedItems:
             self._store = store
             self._targets.clear()
             self._due.clear()
+            pending, self._pending_drops = self._pending_drops, []
+            for drop in pending:
+                drop.batch.settle(QueueFailed(_NOT_DROPPED))
 
     # Puts.
 
@@ -241,10 +266,11 @@ class DelayedItems:
         if not self._due or self._is_stopped:
             return
         now_ms = self._context.now_ms()
-        next_ms = min(self._due[0][0], now_ms + MAX_TIMER_MS)
-        if not self._timer.is_running or next_ms < self._timer_ms:
-            self._timer_ms = next_ms
-            self._timer.start(max(0, next_ms - now_ms) / 1000)
+        left_s = min(max(0, self._due[0][0] - now_ms), MAX_TIMER_MS) / 1000
+        ends_s = self._context.clock.seconds() + left_s
+        if not self._timer.is_running or ends_s < self._timer_s:
+            self._timer_s = ends_s
+            self._timer.start(left_s)
 
     def _release_due(self) -> None:
         """Begin to move items that are due."""
@@ -285,40 +311,55 @@ class DelayedItems:
 
     # Dropping.
 
-    def drop(self, name: bytes) -> Batch | None:
-        """Drop the delayed items of a queue or alias. Return the batch to wait for, or None if there are none.
+    def drop(self, name: bytes | None) -> Batch | None:
+        """Drop the delayed items of a queue or alias, or all of them for None.
 
-        Items that are due and already moving still arrive.
+        Return the batch to wait for, or None if there are no delayed items. Items that are due and already moving still
+        arrive. Raises `QueueFailed` if the storage of the delayed items has failed.
         """
         self._forget_items_of_failed_store()
-        target = self._targets.pop(name, None)
-        return None if target is None else self._drop([xid for _, xid, _ in target.waiting])
-
-    def drop_all(self) -> Batch | None:
-        """Drop all delayed items, as `drop` does."""
-        self._forget_items_of_failed_store()
-        targets = list(self._targets.values())
-        self._targets.clear()
-        self._due.clear()
-        return self._drop([xid for target in targets for _, xid, _ in target.waiting])
-
-    def _drop(self, xids: list[int]) -> Batch | None:
         queue = self.queue
-        if queue is None or not xids:
+        if queue is None:
+            if self._retry.is_running:
+                raise QueueFailed(_NOT_DROPPED)
+            return None
+        if not queue.store.items:
+            return self._drop(queue, name)
+        pending = _PendingDrop(name, queue.store.items)  # after a start, they are not all taken yet
+        self._pending_drops.append(pending)
+        return pending.batch
+
+    def _run_pending_drops(self) -> None:
+        """Run the drops whose items are all taken. One item was taken since the last call."""
+        for pending in list(self._pending_drops):
+            pending.left -= 1
+            if pending.left == 0 and self.queue is not None:
+                self._pending_drops.remove(pending)
+                dropped = self._drop(self.queue, pending.name)
+                if dropped is None:
+                    pending.batch.settle(None)
+                else:
+                    dropped.when_settled(partial(_settle_alike, pending.batch, dropped))
+
+    def _drop(self, queue: Queue, name: bytes | None) -> Batch | None:
+        names = list(self._targets) if name is None else [name]
+        targets = [self._targets.pop(each) for each in names if each in self._targets]
+        xids = [xid for target in targets for _, xid, _ in target.waiting]
+        if not xids:
             return None
         store, dropped = queue.store, Batch()
 
         def drop(first: int) -> None:
             if not queue.owns_store(store):
-                raise QueueFailed("the delayed items were not dropped, because their storage failed")
+                raise QueueFailed(_NOT_DROPPED)
             queue.confirm(xids[first : first + DROPPED_PER_SLICE])
 
         def is_done(failure: Failure | None) -> None:
             if failure is not None:
-                dropped.settle(failure.value if isinstance(failure.value, KestrelError) else QueueFailed("not dropped"))
+                dropped.settle(failure.value if isinstance(failure.value, KestrelError) else QueueFailed(_NOT_DROPPED))
                 return
             last = queue.touch()
-            last.when_settled(lambda: dropped.settle(last.failure))
+            last.when_settled(partial(_settle_alike, dropped, last))
 
         slices = range(0, len(xids), DROPPED_PER_SLICE)
         self._context.scheduler.for_each(slices, drop, 1).addBoth(is_done)

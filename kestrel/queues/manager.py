@@ -465,8 +465,8 @@ class QueueManager:
         if name in self.aliases:
             return None
         queue = self._queues.get(name) or self.existing(name)
-        batch = self._deletions.get(name) if queue is None else self._delete(queue)
-        return _combine(batch, self.delayed.drop(name))
+        dropped = self.delayed.drop(name)
+        return _combine(dropped, self._deletions.get(name) if queue is None else self._delete(queue))
 
     def expire(self, queue: Queue) -> None:
         self._delete(queue)
@@ -503,15 +503,15 @@ class QueueManager:
         if name in self.aliases:
             return None
         queue = self.existing(name)
-        batch = self._deletions.get(name) if queue is None else queue.flush()
-        return _combine(batch, self.delayed.drop(name))
+        dropped = self.delayed.drop(name)
+        return _combine(dropped, self._deletions.get(name) if queue is None else queue.flush())
 
     def flush_all(self) -> Deferred[Batch | None]:
         """Flush every usable queue that no alias masks, in slices, and drop all delayed items.
 
         Fires with the batch of all of them, or None.
         """
-        dropped = self.delayed.drop_all()
+        dropped = self.delayed.drop(None)
         batches = [] if dropped is None else [dropped]
 
         def flush(queue: Queue) -> None:

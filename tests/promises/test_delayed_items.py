@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,9 @@ from kestrel.names import DELAYED_QUEUE
 from kestrel.queues.delayed_items import MIN_TIMES
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.scroll.storage import ScrollStorage
+from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
-from kestrel.testing.storage import SteppedStorage
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from tests.memcache_text import END, NOT_STORED, STORED, is_missing, items, put, set_, stat, stats, value
 from tests.promises.watched_disk import WatchedDisk
 
@@ -102,6 +104,16 @@ def test_delay_follows_the_wall_clock() -> None:
     server.step_wall_clock(A_DAY_S * 1000)
     server.advance(A_MINUTE_S)
     assert items(client, b"work") == [b"tomorrow"]
+
+
+def test_short_delay_is_kept_after_the_wall_clock_was_set_forward() -> None:
+    server = MemoryServer()
+    client = server.connect()
+    put_later(client, b"work", A_DAY_S * 1000, b"tomorrow")
+    server.step_wall_clock(3600 * 1000)
+    put_later(client, b"work", 1000, b"soon")
+    server.advance(1)
+    assert items(client, b"work") == [b"soon"]
 
 
 def test_many_items_due_at_once_become_visible_in_order() -> None:
@@ -359,6 +371,40 @@ def test_reply_to_a_flush_waits_until_the_delayed_items_are_dropped() -> None:
     assert client.take() == b""
     storage.end_commits(DELAYED_QUEUE)
     assert client.take() == END
+
+
+@pytest.mark.parametrize("request_", [b"flush work\r\n", b"delete work\r\n", b"flush_all\r\n"])
+def test_items_that_are_not_read_yet_are_dropped_too(request_: bytes) -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage)
+    client, other = server.connect(), server.connect()
+    put_later(client, b"work", 1000, b"one")
+    hidden = server.manager.delayed.queue
+    assert hidden is not None and isinstance(hidden.store, SteppedQueue)
+    hidden.store.page_out()
+    put_later(client, b"work", 1000, b"two", b"three")
+    assert client.ask(request_) == b""
+    put_later(other, b"work", 1000, b"after it")
+    hidden.store.end_fill()
+    assert client.take() in (b"END\r\n", b"DELETED\r\n", b"Flushed all queues.\r\n")
+    server.advance(1)
+    assert items(client, b"work") == [b"after it"]
+
+
+def test_flush_fails_while_the_delayed_items_cannot_be_read(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    server = MemoryServer(folder=tmp_path / "queues", disk=disk)
+    client = server.connect()
+    put_later(client, b"work", 5000, b"item")
+    disk.fail("open_read", errno.EMFILE)
+    server.restart()
+    disk.mend()
+    client = server.connect()
+    assert client.ask(b"flush work\r\n").startswith(b"SERVER_ERROR the delayed items were not dropped")
+    server.advance(1)
+    assert client.ask(b"flush work\r\n") == END
+    server.advance(5)
+    assert items(client, b"work") == []
 
 
 # Restarts, crashes and failures.
