@@ -11,7 +11,7 @@ enum { MAX_READ_BYTES = 64 * 1024, MAX_SEND_BYTES = 64 * 1024 };
 
 static char received[MAX_READ_BYTES];
 
-/* Return the descriptor in the first of `wanted` arguments, or -1 with an exception. */
+/* Return the descriptor in the first of two arguments, or -1 with an exception. */
 static int descriptor_of(PyObject *const *arguments, Py_ssize_t count) {
     if (count != 2) {
         PyErr_Format(PyExc_TypeError, "expected 2 arguments, got %zd", count);
