@@ -420,7 +420,7 @@ def _pair(
         forget(places)
         plain = timed_write(places, put, partial(fill, places, case.item_bytes, items, seed))
         return Pair(
-            case, where, timed_write(places, put, partial(streams.write, places, *case[2:], items, seed)), plain
+            case, where, timed_write(places, put, partial(streams.write, places, case.item_bytes, items, seed)), plain
         )
     plain = timed(places, fill(places, case.item_bytes, items, seed), PLAIN_READS[case.way])
     put = fill(places, case.item_bytes, items, seed)

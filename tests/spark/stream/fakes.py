@@ -253,7 +253,7 @@ def ranges(
 ) -> RangesReader:
     """A driver's reader of some servers or of all, or of the set in which these are now."""
     servers = world.server_set(*addresses) if in_set else world.servers(*addresses)
-    given = {"queues": WORK, "max_items": 100, "reader": b"s", **options}
+    given: dict[str, Any] = {"queues": WORK, "max_items": 100, "reader": b"s", **options}
     return RangesReader(
         StreamOptions(servers, delivery=Delivery.EXACTLY_ONCE, **given), schema, world.connections(servers)
     )
@@ -264,7 +264,7 @@ def opens(
 ) -> OpenReadsReader:
     """The same, at least once."""
     servers = world.server_set(*addresses) if in_set else world.servers(*addresses)
-    given = {"queues": WORK, "max_items": 100, "max_bytes": OPEN_BYTES, **options}
+    given: dict[str, Any] = {"queues": WORK, "max_items": 100, "max_bytes": OPEN_BYTES, **options}
     parsed = StreamOptions(servers, delivery=Delivery.AT_LEAST_ONCE, **given)
     return OpenReadsReader(parsed, schema, world.connections(servers), lambda: None)
 
