@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
+from kestrel.compiled import BUILD
 from kestrel.disk.reader import PART_BYTES, DamagedRecord, FilePart, FileReader, UnfinishedRecord
 from kestrel.disk.repair import TORN_RECORD, ReadEnd
 from kestrel.journal.opcodes import ADDX_HEADER, XID_RECORD, Opcode
@@ -19,6 +20,10 @@ _ADDX: Final = int(Opcode.ADDX)
 _ADDX_BYTES: Final = ADDX_HEADER.size
 _ADDX_SIZE: Final = Struct("<xi")
 _SIZE_END: Final = _ADDX_SIZE.size
+_SIGN_BYTE: Final = 0x80
+_IS_COMPILED: Final = BUILD == "compiled"
+"""Compiled code reads the size from single bytes in a third of the time of Struct; Python takes twice that time."""
+
 _TIMES_BYTES: Final = 16
 _XID_BYTES: Final = XID_RECORD.size
 _RUN_RECORDS: Final = 1 << 16
@@ -75,7 +80,7 @@ class JournalRunCursor:
         data, starts, unpack_size = part.data, self.starts, _ADDX_SIZE.unpack_from
         length, bytes_to_end = len(data), part.length
         stop = min(length, self._stop - self.end.offset)
-        position = needed = last = 0
+        position = needed = last = size = 0
         damage: str | None = None
         self.dump_at = -1
         while position < stop and len(starts) < most:
@@ -84,7 +89,13 @@ class JournalRunCursor:
                 if position + _ADDX_BYTES > length:
                     needed = _ADDX_BYTES
                     break
-                size: int = unpack_size(data, position)[0]
+                if _IS_COMPILED:
+                    high = data[position + 4]
+                    size = data[position + 1] | data[position + 2] << 8 | data[position + 3] << 16 | high << 24
+                    if high >= _SIGN_BYTE:
+                        size -= 1 << 32
+                else:
+                    size = unpack_size(data, position)[0]
                 after = position + _SIZE_END + size
                 if size < _TIMES_BYTES:
                     damage = f"impossible size {size}"
