@@ -27,7 +27,7 @@ from kestrel.spark.options import (
 from kestrel.tools.formatting import show_path
 
 PARTITION_BYTES: Final = 256 * 1024 * 1024
-"""Default maximum of bytes for a task. A task costs Spark at least 40 ms, and holds only a small part in memory."""
+"""Default maximum of bytes of files that share a task. A task costs Spark at least 40 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class SourceOptions:
     lists_errors: bool = False
     """True if the rows are problems of files, False if they are records."""
     has_payload: bool = True
-    partition_bytes: int = PARTITION_BYTES
+    partition_bytes: int | None = None
+    """Maximum of bytes for a task. None means `PARTITION_BYTES` for files that share a task, and no other limit."""
     parallelism: int = 1
     """Number of tasks that may run at a time."""
     is_failfast: bool = False
@@ -98,7 +99,9 @@ def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _size(values: Mapping[str, str]) -> int:
+def _size(values: Mapping[str, str]) -> int | None:
+    if "partitionBytes" not in values:
+        return None
     size = parse_size_option(values, "partitionBytes", PARTITION_BYTES)
     if not size:
         raise SourceFailed("partitionBytes must be at least 1")

@@ -14,6 +14,7 @@ from kestrel.disk.reader import FileReader
 from kestrel.journal.run_cursor import JournalRunCursor
 from kestrel.scroll.item_cursor import ScrollItemCursor
 from kestrel.scroll.records import WRITER_MAGIC
+from kestrel.spark.table.options import PARTITION_BYTES
 from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
 
 SMALLEST_BYTES: Final = 1024 * 1024
@@ -50,25 +51,28 @@ class ReadTask(InputPartition):
 
 
 def plan_tasks(
-    disk: Disk, files: Sequence[PlannedFile], partition_bytes: int, parallelism: int, *, splits: bool = True
+    disk: Disk, files: Sequence[PlannedFile], partition_bytes: int | None, parallelism: int, *, splits: bool = True
 ) -> list[ReadTask]:
     """Return tasks of at most about `partition_bytes`, and about twice `parallelism` tasks if there is enough to read.
 
-    Without `splits` a single task reads each whole file.
+    To split a file, its headers are read. So without `partition_bytes` only files larger than the share of a task are
+    split. Without `splits` a single task reads each whole file.
     """
     whole = [FileSlice(file, 0, file.size) for file in files]
-    most = _most_bytes(whole, partition_bytes, parallelism)
-    return _grouped((each for file in files for each in split(disk, file, most)) if splits else whole, most)
+    share = _share_of(whole, parallelism)
+    most = min(share, partition_bytes or share)
+    slices = (each for file in files for each in split(disk, file, most)) if splits else whole
+    return _grouped(slices, min(share, partition_bytes or PARTITION_BYTES))
 
 
-def group_slices(slices: Sequence[FileSlice], partition_bytes: int, parallelism: int) -> list[ReadTask]:
+def group_slices(slices: Sequence[FileSlice], partition_bytes: int | None, parallelism: int) -> list[ReadTask]:
     """Return tasks like `plan_tasks`, for slices that are not split further."""
-    return _grouped(slices, _most_bytes(slices, partition_bytes, parallelism))
+    return _grouped(slices, min(_share_of(slices, parallelism), partition_bytes or PARTITION_BYTES))
 
 
-def _most_bytes(slices: Iterable[FileSlice], partition_bytes: int, parallelism: int) -> int:
-    total = sum(each.cost for each in slices)
-    return min(partition_bytes, max(SMALLEST_BYTES, total // (_TASKS_EACH * parallelism)))
+def _share_of(slices: Iterable[FileSlice], parallelism: int) -> int:
+    """Return the bytes of a task if all tasks are equal."""
+    return max(SMALLEST_BYTES, sum(each.cost for each in slices) // (_TASKS_EACH * parallelism))
 
 
 def _grouped(slices: Iterable[FileSlice], most: int) -> list[ReadTask]:

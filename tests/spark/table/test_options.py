@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from kestrel.spark.options import SourceFailed
-from kestrel.spark.table.options import PARTITION_BYTES, SourceOptions, parse_options
+from kestrel.spark.table.options import SourceOptions, parse_options
 
 
 def parsed(**given: str) -> SourceOptions:
@@ -20,7 +20,7 @@ def test_a_path_alone_has_all_defaults() -> None:
     assert (options.server, options.queue, options.lists_errors) == (None, None, False)
     assert (options.has_payload, options.is_failfast, options.pushes_filters) == (True, False, False)
     assert (options.modified_after_s, options.modified_before_s) == (None, None)
-    assert options.partition_bytes == PARTITION_BYTES == 256 * 1024**2
+    assert options.partition_bytes is None
     assert options.parallelism >= 1
 
 

@@ -244,3 +244,36 @@ def test_a_large_file_that_has_gone_is_one_problem(tmp_path: Path) -> None:
     (tmp_path / "work.1").unlink()
     found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
     assert [(row["file"], row["kind"]) for row in found] == [("work.1", "vanished")]
+
+
+# Planning.
+
+
+class CountingDisk(Disk):
+    """A disk that counts the bytes that are read."""
+
+    bytes_read = 0
+
+    def read(self, descriptor: int, offset: int, size: int) -> bytes:
+        self.bytes_read += size
+        return super().read(descriptor, offset, size)
+
+
+def test_files_within_an_equal_share_are_planned_from_their_sizes(tmp_path: Path) -> None:
+    for number in range(50):
+        with (tmp_path / f"work.{number}").open("wb") as file:
+            file.write(A)
+            file.truncate(1 << 30)
+    disk = CountingDisk()
+    tasks = plan_tasks(disk, planned_files(tmp_path, disk=disk), None, 8)
+    assert [len(task.slices) for task in tasks] == [1] * 50
+    assert disk.bytes_read <= 50 * 1024
+    assert len(plan_tasks(Disk(), planned_files(tmp_path), None, 8, splits=False)) == 50
+
+
+def test_small_files_share_tasks_of_256_mib(tmp_path: Path) -> None:
+    for number in range(160):
+        with (tmp_path / f"work.{number}").open("wb") as file:
+            file.truncate(16 << 20)
+    tasks = plan_tasks(Disk(), planned_files(tmp_path), None, 1)
+    assert [len(task.slices) for task in tasks] == [15] * 10 + [10]
