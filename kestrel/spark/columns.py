@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
@@ -183,8 +184,10 @@ def times_of(ms: pa.Array) -> pa.Array:
     A time before `EARLIEST_MS` or after `LATEST_MS` becomes that limit. Python has only the years 1 to 9999, and a time
     zone may move a time into the next year. So rows with any time can be collected, and the order of times is kept.
     """
-    limited = pc.max_element_wise(pc.min_element_wise(ms, LATEST_MS, skip_nulls=False), EARLIEST_MS, skip_nulls=False)
-    return pc.multiply(limited, 1000).cast(ARROW_TIME)
+    validity, numbers = ms.buffers()
+    us = np.clip(np.frombuffer(numbers, np.int64, ms.offset + len(ms)), EARLIEST_MS, LATEST_MS)
+    us *= 1000
+    return pa.Array.from_buffers(ARROW_TIME, len(ms), [validity, pa.py_buffer(us)], offset=ms.offset)
 
 
 def ms_of(times: pa.Array) -> pa.Array:

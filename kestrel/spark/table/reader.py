@@ -39,7 +39,7 @@ from kestrel.spark.table.files import files_of
 from kestrel.spark.table.options import SourceOptions, find_locations
 from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
 from kestrel.spark.table.record_columns import journal_rows, scroll_rows
-from kestrel.spark.table.record_runs import MOST_ROWS, Columns, RecordRows
+from kestrel.spark.table.record_runs import MOST_ROWS, Columns, RecordRows, constant_of
 from kestrel.spark.table.slices import FileSlice, ReadTask, plan_tasks
 from kestrel.tools.tool_runner import explain_os_error
 
@@ -216,7 +216,7 @@ class SliceReader:
             self._constant_rows = rows if self._file is not file else MOST_ROWS
             values = {**asdict(file.owner), "kind": file.kind.value, "file_order": file.order}
             self._constants = {
-                field.name: pa.repeat(pa.scalar(values[field.name], field.type), self._constant_rows)
+                field.name: constant_of(values[field.name], self._constant_rows).cast(field.type)
                 for field in self._schema
                 if field.name in values
             }

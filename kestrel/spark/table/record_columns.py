@@ -14,17 +14,19 @@ from kestrel.journal.opcodes import ADD_HEADER, ADDX_HEADER, XID_ITEM_HEADER, Op
 from kestrel.journal.run_cursor import JournalRunCursor
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, RecordCommand, ScrollFileRecord, decode_record
 from kestrel.scroll.run_cursor import ScrollRunCursor
-from kestrel.spark.columns import times_of
+from kestrel.spark.columns import ARROW_TIME, times_of
 from kestrel.spark.table.record_runs import (
     Columns,
     Numbers,
     RecordRows,
     RecordRun,
+    array_of,
     columns_of,
     field_of,
     items_of,
     numbers_where,
     part_bytes_of,
+    texts_of,
     with_headers,
     with_prefixes,
 )
@@ -33,7 +35,7 @@ from kestrel.tools.formatting import show_path
 _STATE_DUMP: Final = max(Opcode) + 1
 """Internal number for opcode 8 where it is a STATE_DUMP."""
 
-_JOURNAL_NAMES: Final = (*(opcode.name for opcode in sorted(Opcode)), "STATE_DUMP")
+_JOURNAL_NAMES: Final = texts_of([*(opcode.name for opcode in sorted(Opcode)), "STATE_DUMP"])
 
 _INT: Final = "<i4"
 _LONG: Final = "<i8"
@@ -70,13 +72,17 @@ def journal_rows(reader: FileReader, start: int, stop: int, *, has_data: bool) -
 
     def columns(run: RecordRun) -> Columns:
         dump_at = cursor.data_start + cursor.dump_at if cursor.dump_at >= 0 else None
-        return _journal_columns(run, dump_at)
+        # The fields are read from a small copy of the headers, which stays in the processor's cache.
+        return _journal_columns(run, with_prefixes(run, _HEADER_BYTES) if has_data else run, dump_at)
 
     return RecordRows(cursor, columns, None if has_data else lambda run: with_prefixes(run, _HEADER_BYTES))
 
 
-def _journal_columns(run: RecordRun, dump_at: int | None) -> Columns:
-    """Return the columns of a run. `dump_at` is the offset of a STATE_DUMP, always the last record of its file."""
+def _journal_columns(whole: RecordRun, run: RecordRun, dump_at: int | None) -> Columns:
+    """Return the columns of a run with the headers of its records; `whole` has the items, too.
+
+    `dump_at` is the offset of a STATE_DUMP, always the last record of its file.
+    """
     opcodes: Numbers = np.frombuffer(run.data, np.uint8)[run.starts].astype(np.int64)
     kinds = opcodes
     if dump_at == run.offsets[-1]:
@@ -92,8 +98,9 @@ def _journal_columns(run: RecordRun, dump_at: int | None) -> Columns:
         """Return the expiry times; 0 means never and becomes null. An ADD has its expiry in seconds."""
         in_ms, in_seconds = _EXPIRY_AT[kinds], _EXPIRY_S_AT[kinds]
         values = numbers_where(run, in_ms, in_ms >= 0, _LONG)
-        values += numbers_where(run, in_seconds, in_seconds >= 0, _INT).astype(np.int64) * 1000
-        return times_of(pa.array(values, mask=values == 0))
+        if (in_seconds >= 0).any():
+            values += numbers_where(run, in_seconds, in_seconds >= 0, _INT).astype(np.int64) * 1000
+        return _times_but_0(values)
 
     return {
         **columns_of(run, opcodes, kinds, _JOURNAL_NAMES),
@@ -101,15 +108,20 @@ def _journal_columns(run: RecordRun, dump_at: int | None) -> Columns:
         "restates": lambda: field(_RESTATES_AT, _INT),
         "add_time": lambda: times_of(field(_ADD_TIME_AT, _LONG)),
         "expiry_time": expiries,
-        "data_bytes": lambda: pa.array(run.sizes - headers, mask=headers < 0),
-        "data": lambda: items_of(run, headers, headers >= 0),
+        "data_bytes": lambda: array_of(run.sizes - headers, headers >= 0),
+        "data": lambda: items_of(whole, headers, headers >= 0),
     }
+
+
+def _times_but_0(values: Numbers) -> pa.Array:
+    """Return times in ms as timestamps, and null for 0."""
+    return times_of(array_of(values, values != 0)) if values.any() else pa.nulls(len(values), ARROW_TIME)
 
 
 _DONE: Final = (RecordCommand.READ_DONE, RecordCommand.DONE_RANGES)
 
-_SCROLL_NAMES: Final = tuple(
-    RecordCommand(number).name if number in set(RecordCommand) else "UNKNOWN" for number in range(16)
+_SCROLL_NAMES: Final = texts_of(
+    [RecordCommand(number).name if number in set(RecordCommand) else "UNKNOWN" for number in range(16)]
 )
 
 # Positions of the fields of a PUT, and of the id of a READ_HEAD.
@@ -157,7 +169,7 @@ def _scroll_columns(run: RecordRun) -> Columns:
     def expiries() -> pa.Array:
         """Return the expiry times; 0 means never and becomes null."""
         values = numbers_where(run, _PUT_EXPIRY_AT, is_put & (words >= _EXPIRING_WORDS), _LONG)
-        return times_of(pa.array(values, mask=values == 0))
+        return _times_but_0(values)
 
     def of_others(value: Callable[[ScrollFileRecord], Any], kind: pa.DataType) -> pa.Array:
         """Return a column of the records that are not items; a large file has only a few of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -22,6 +22,16 @@ Columns: TypeAlias = "Mapping[str, Callable[[], pa.Array]]"
 """Functions that make the columns of some rows, by name."""
 
 
+def array_of(values: Numbers, is_there: Numbers | None = None) -> pa.Array:
+    """Return the numbers as an Arrow array without a copy, with null where `is_there` is false.
+
+    ``pa.array`` would do the same, but its first call imports pandas, which takes longer than reading a small file.
+    """
+    validity = None if is_there is None or is_there.all() else pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(np.ascontiguousarray(values))])
+
+
 def numbers_where(run: RecordRun, places: int | Numbers, is_there: Numbers, kind: str) -> Numbers:
     """Return the numbers at these places in the records, and 0 where `is_there` is false.
 
@@ -30,6 +40,8 @@ def numbers_where(run: RecordRun, places: int | Numbers, is_there: Numbers, kind
     # The positions are not aligned, so the array has an overlapping element for each byte.
     count = max(0, len(run.data) - np.dtype(kind).itemsize + 1)
     everywhere: Numbers = np.ndarray((count,), kind, run.data, 0, (1,))
+    if is_there.all():
+        return everywhere[run.starts + places]
     values = np.zeros(len(run.starts), kind)
     values[is_there] = everywhere[(run.starts + places)[is_there]]
     return values
@@ -37,7 +49,9 @@ def numbers_where(run: RecordRun, places: int | Numbers, is_there: Numbers, kind
 
 def field_of(run: RecordRun, places: int | Numbers, is_there: Numbers, kind: str) -> pa.Array:
     """Return a column of the numbers at these places in the records, and null where `is_there` is false."""
-    return pa.array(numbers_where(run, places, is_there, kind), mask=~is_there)
+    if not is_there.any():
+        return pa.nulls(len(is_there), pa.from_numpy_dtype(np.dtype(kind)))
+    return array_of(numbers_where(run, places, is_there, kind), is_there)
 
 
 def items_of(run: RecordRun, headers: Numbers, is_there: Numbers) -> pa.Array:
@@ -56,8 +70,8 @@ def items_of(run: RecordRun, headers: Numbers, is_there: Numbers) -> pa.Array:
         [None, pa.py_buffer((cuts - first).astype(np.int32)), pa.py_buffer(data)[first:]],
     )
     if count == len(is_there):
-        return pieces.take(pa.array(np.arange(0, 2 * count, 2)))
-    return pieces.take(pa.array(2 * (np.cumsum(is_there) - 1), mask=~is_there))
+        return pieces.take(array_of(np.arange(0, 2 * count, 2)))
+    return pieces.take(array_of(2 * (np.cumsum(is_there) - 1), is_there))
 
 
 MOST_ROWS: Final = 1 << 15
@@ -144,21 +158,38 @@ def part_bytes_of(*, has_data: bool) -> int:
     return PART_BYTES if has_data else SMALL_PART_BYTES
 
 
-def columns_of(run: RecordRun, opcodes: Numbers, kinds: Numbers, names: tuple[str, ...]) -> Columns:
+def columns_of(run: RecordRun, opcodes: Numbers, kinds: Numbers, names: pa.Array) -> Columns:
     """Return the columns that all records have. `kinds` has the place of each record's name in `names`."""
     return {
-        "offset": lambda: pa.array(run.offsets),
-        "bytes": lambda: pa.array(run.sizes),
-        "opcode": lambda: pa.array(opcodes.astype(np.int32)),
-        # The names become an array only here: the first array imports pandas, which planning does not need.
-        "op": lambda: pa.array(names, pa.string()).take(pa.array(kinds)),
+        "offset": lambda: array_of(run.offsets),
+        "bytes": lambda: array_of(run.sizes),
+        "opcode": lambda: array_of(opcodes.astype(np.int32)),
+        "op": lambda: names.take(array_of(kinds)),
     }
+
+
+def texts_of(texts: Sequence[str]) -> pa.Array:
+    """Return the texts as an Arrow array without importing pandas."""
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+
+
+def constant_of(value: str | int | None, rows: int) -> pa.Array:
+    """Return a column with the same value in all rows."""
+    if value is None:
+        return pa.nulls(rows)
+    if isinstance(value, int):
+        return array_of(np.full(rows, value))
+    return texts_of([value]).take(array_of(np.zeros(rows, np.int64)))
 
 
 def with_prefixes(run: RecordRun, size: int) -> RecordRun:
     """Return the run with only the first `size` bytes of each record; a shorter record is padded with other bytes."""
-    places = np.minimum(run.starts[:, None] + np.arange(size), len(run.data) - 1)
-    data = np.frombuffer(run.data, np.uint8)[places].tobytes()
+    everywhere: Numbers = np.ndarray((max(0, len(run.data) - size + 1),), f"V{size}", run.data, 0, (1,))
+    whole = int(np.searchsorted(run.starts, len(everywhere)))  # the others end within `size` bytes
+    short = (run.data[start : start + size].ljust(size, b"\0") for start in run.starts[whole:].tolist())
+    data = everywhere[run.starts[:whole]].tobytes() + b"".join(short)
     return RecordRun(data, np.arange(0, len(data), size), run.offsets, run.sizes)
 
 
