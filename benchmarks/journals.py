@@ -14,7 +14,7 @@ from kestrel.journal.records import REMOVE_RECORD, encode_item
 QUEUE: Final = b"work"
 ADD_MS: Final = 1_700_000_000_000
 
-_RUN_BYTES: Final = 1 << 20
+RUN_BYTES: Final = 1 << 20
 
 
 class JournalMaker:
@@ -35,7 +35,7 @@ class JournalMaker:
         self._file_bytes = file_bytes
         self._next_number = ADD_MS
         record_bytes = len(encode_item(bytes(item_bytes), 0, 0))
-        run = max(1, _RUN_BYTES // record_bytes)
+        run = max(1, RUN_BYTES // record_bytes)
         self._puts = [encode_item(dice.randbytes(item_bytes), ADD_MS + n, expiry_ms) for n in range(run)]
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
         self.records = 0
@@ -47,7 +47,7 @@ class JournalMaker:
 
     def remove(self, count: int) -> None:
         """Write that many removes."""
-        self._repeat([REMOVE_RECORD] * _RUN_BYTES, count)
+        self._repeat([REMOVE_RECORD] * RUN_BYTES, count)
 
     def put_and_remove(self, count: int) -> None:
         """Write that many puts, each followed by a remove."""

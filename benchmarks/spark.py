@@ -2,13 +2,17 @@
 
     python -m benchmarks.spark
 
-A set of journal files of 1 GB is read in two ways. The plain reader (`kestrel.journal.record_cursor`) reads one of the
-files on one core. The Spark source reads all files, with one and with two parallel tasks, into a sink that accepts and
-drops all rows. It reads all columns, all columns except the items, or only the times and sizes of items. A single file
-of 1 GB is read by Spark in the same way.
+A set of 200 journal files with 1 GB is read in several ways. The plain reader (`kestrel.journal.record_cursor`) reads
+one of the files on one core. The Spark source reads all files, with one and with two parallel tasks, into a sink that
+accepts and drops all rows. It reads all columns, all columns except the items, or only the times and sizes of items. It
+also counts the rows, and filters them. Spark's own sources read the same items beside it: `text` as lines as long as
+the records, `binaryFile` as the journal files, and `parquet` as a table with all columns. A single file of 3 GB is read
+by the Spark source only.
 
-The page cache is warm, each Spark session is warmed up, and the cases are interleaved. *planned* is the time to assign
-files to tasks. *start* is the time of a query over an empty file: Spark starts several Python processes for each query.
+MB are those of the journal files in all cases. The page cache is warm, each Spark session is warmed up, and the cases
+are interleaved. *planned* is the time to assign files to tasks. *start* is the time of a query over an empty file:
+Spark starts several Python processes for each query. With one task at a time, Spark's Java process and the Python
+process still use two cores, so the CPU seconds say what a core can do.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from benchmarks.harness import (
     scratch_folder,
     spread,
 )
-from benchmarks.journals import JournalMaker
+from benchmarks.journals import ADD_MS, RUN_BYTES, JournalMaker
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.journal.record_cursor import JournalRecordCursor
@@ -43,8 +47,10 @@ from kestrel.journal.records import ADDX_HEADER_BYTES
 from kestrel.spark.session import session
 from kestrel.spark.source import KestrelSource
 
-ITEM_BYTES: Final = (64, 1024, 4096)
-ONE_FILE_ITEM_BYTES: Final = 1024
+ITEM_BYTES: Final = (297, 4096)
+ONE_FILE_ITEM_BYTES: Final = 297
+ONE_FILE_SETS: Final = 3
+"""The size of the single file, in sets."""
 
 PRUNING_ITEM_BYTES: Final = 4096
 PRUNING_GOAL: Final = 3.0
@@ -81,7 +87,7 @@ class Sizes(NamedTuple):
     masters: Sequence[str] = ("local[1]", "local[2]")
 
 
-FULL: Final = Sizes(1000 * MB, 8, 3, 1)
+FULL: Final = Sizes(1000 * MB, 200, 3, 1)
 SHORT: Final = Sizes(4 * MB, 2, 1, 0, (4096,), ("local[2]",))
 
 
@@ -103,11 +109,12 @@ class Case(NamedTuple):
 
 
 PLAIN: Final = Case("all columns", "plain Python")
-ALL, NO_ITEMS, TIMES_AND_SIZES = "all columns", "no items", "times and sizes"
+ALL, NO_ITEMS, TIMES_AND_SIZES, FILTERED = "all columns", "no items", "times and sizes", "a tenth, filtered"
+COUNT, COUNT_FEW = "count()", "count() of times and sizes"
+TEXT, BINARY_FILE, PARQUET = "text", "binaryFile", "parquet"
+BUILT_IN: Final = (TEXT, BINARY_FILE, PARQUET)
 FEW_COLUMNS: Final = "queue STRING, op STRING, add_time TIMESTAMP, expiry_time TIMESTAMP, data_bytes BIGINT"
-CASES: Final = tuple(
-    Case(read, where) for read in (ALL, NO_ITEMS, TIMES_AND_SIZES) for where in ("local[1]", "local[2]")
-)
+READS: Final = (ALL, TEXT, BINARY_FILE, PARQUET, NO_ITEMS, TIMES_AND_SIZES, COUNT, COUNT_FEW, FILTERED)
 
 
 class Timed(NamedTuple):
@@ -155,10 +162,14 @@ def by_spark(journals: Sequence[Set], sizes: Sizes) -> list[list[Timed]]:
             try:
                 empty = _empty(journals[0].folder.parent / "empty")
                 # This starts the workers.
-                _read(spark, {"path": str(min(journals[0].folder.iterdir()))})
-                idle_s = _timed(spark, empty, CASES[0], 0.0).seconds
+                _read(spark, journals[0]._replace(folder=min(journals[0].folder.iterdir())), Case(ALL, where))
+                idle_s = _timed(spark, empty, Case(ALL, where), 0.0).seconds
                 for journal, turns in zip(journals, found, strict=True):
-                    timed = [_timed(spark, journal, case, idle_s) for case in CASES if case.where == where]
+                    timed = [
+                        _timed(spark, journal, Case(read, where), idle_s)
+                        for read in READS
+                        if read not in BUILT_IN or _others(journal).exists()
+                    ]
                     turns += timed if round_number >= 0 else []
             finally:
                 spark.stop()
@@ -172,15 +183,11 @@ def _empty(folder: Path) -> Set:
 
 
 def _timed(spark: SparkSession, journal: Set, case: Case, idle_s: float) -> Timed:
-    options = {
-        "path": str(journal.folder),
-        "payload": "true" if case.read == ALL else "false",
-        "parallelism": case.where[6:-1],
-    }
     began, cpu_began = time.perf_counter(), _cpu_s()
-    _read(spark, options, FEW_COLUMNS if case.read == TIMES_AND_SIZES else None)
+    _read(spark, journal, case)
     seconds, cpu_s = time.perf_counter() - began, _cpu_s() - cpu_began
-    return Timed(case, journal.size, journal.records, seconds, cpu_s, _planning_s(options), idle_s)
+    planned_s = 0.0 if case.read in BUILT_IN else _planning_s(_options(journal, case))
+    return Timed(case, journal.size, journal.records, seconds, cpu_s, planned_s, idle_s)
 
 
 def _cpu_s() -> float:
@@ -203,10 +210,49 @@ def _cpu_s() -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def _read(spark: SparkSession, options: dict[str, str], columns: str | None = None) -> None:
-    reader = spark.read.format("kestrel").options(**options)
-    table = (reader if columns is None else reader.schema(columns)).load()
-    table.write.format("noop").mode("overwrite").save()
+def _options(journal: Set, case: Case) -> dict[str, str]:
+    return {
+        "path": str(journal.folder),
+        "payload": "false" if case.read == NO_ITEMS else "true",
+        "filterPushdown": "true" if case.read == FILTERED else "false",
+        "parallelism": case.where[6:-1],
+    }
+
+
+def _read(spark: SparkSession, journal: Set, case: Case) -> None:
+    """Read the set, and count or drop the rows."""
+    if case.read in BUILT_IN:
+        folder = journal.folder if case.read == BINARY_FILE else _others(journal) / case.read
+        table = spark.read.format(case.read).load(str(folder))
+    else:
+        reader = spark.read.format("kestrel").options(**_options(journal, case))
+        table = (reader.schema(FEW_COLUMNS) if case.read in (TIMES_AND_SIZES, COUNT_FEW) else reader).load()
+    if case.read == FILTERED:
+        run = max(1, RUN_BYTES // (journal.item_bytes + ADDX_HEADER_BYTES))
+        table = table.where(f"add_time < timestamp_millis({ADD_MS + run // 10})")
+    if case.read in (COUNT, COUNT_FEW):
+        table.count()
+    else:
+        table.write.format("noop").mode("overwrite").save()
+
+
+def _others(journal: Set) -> Path:
+    """Return the folder with the set as text and Parquet, beside its journal."""
+    return journal.folder.with_name(f"{journal.folder.name}.others")
+
+
+def make_others(journals: Sequence[Set]) -> None:
+    """Write each set as text and Parquet, too. Called in a process of its own, because it leaves a JVM behind."""
+    spark = session("benchmark", settings={"spark.log.level": "ERROR", "spark.driver.memory": "2g"})
+    try:
+        for journal in journals:
+            table = spark.read.format("kestrel").load(str(journal.folder))
+            table.write.option("compression", "none").parquet(str(_others(journal) / PARQUET))
+            line_bytes = journal.item_bytes + ADDX_HEADER_BYTES - 1
+            lines = table.selectExpr(f"substr(base64(data), 1, {line_bytes}) AS line")
+            lines.write.text(str(_others(journal) / TEXT))
+    finally:
+        spark.stop()
 
 
 def _planning_s(options: dict[str, str]) -> float:
@@ -218,13 +264,14 @@ def _planning_s(options: dict[str, str]) -> float:
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
     """Make all sets, read them, and add the results."""
-    require_room(int(1.1 * sizes.set_bytes * (len(sizes.item_bytes) + 1)))
+    require_room(int(1.1 * sizes.set_bytes * (3 * len(sizes.item_bytes) + ONE_FILE_SETS)))
     with scratch_folder() as folder:
         journals = [
             make(folder / str(item_bytes), seed, item_bytes, sizes.set_bytes, sizes.files)
             for item_bytes in sizes.item_bytes
         ]
-        journals.append(make(folder / "one", seed, ONE_FILE_ITEM_BYTES, sizes.set_bytes, 1))
+        in_fresh_process(make_others, journals)
+        journals.append(make(folder / "one", seed, ONE_FILE_ITEM_BYTES, ONE_FILE_SETS * sizes.set_bytes, 1))
         plain_turns = [[in_fresh_process(plain, journal) for _ in range(sizes.repeats)] for journal in journals[:-1]]
         for journal, turns, before in zip(
             journals, in_fresh_process(by_spark, journals, sizes), [*plain_turns, []], strict=True
@@ -250,8 +297,6 @@ def _rows(turns: Sequence[Timed]) -> Iterator[dict[str, str | float]]:
             "cpu_s_per_gb": statistics.median(turn.cpu_s * 1000 * MB / turn.size for turn in of_case),
         }
         if case != PLAIN:
-            row["idle_s"] = statistics.median(turn.idle_s for turn in of_case)
-            row["planned_s"] = statistics.median(turn.planned_s for turn in of_case)
             one_core, everything = Case(case.read, "local[1]"), Case(ALL, case.where)
             if PLAIN in rates:
                 row["to_plain"] = _ratio(found, rates[PLAIN])
@@ -259,6 +304,10 @@ def _rows(turns: Sequence[Timed]) -> Iterator[dict[str, str | float]]:
                 row["to_one_core"] = _ratio(found, rates[one_core])
             if case != everything:
                 row["to_all"] = _ratio(found, rates[everything])
+        if case != PLAIN and case.read not in BUILT_IN:
+            row["idle_s"] = statistics.median(turn.idle_s for turn in of_case)
+            row["planned_s"] = statistics.median(turn.planned_s for turn in of_case)
+            if case != everything:
                 row["to_all_reading"] = _ratio(
                     [turn.size / turn.reading_s for turn in of_case],
                     [turn.size / turn.reading_s for turn in turns if turn.case == everything],
