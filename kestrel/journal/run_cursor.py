@@ -9,7 +9,7 @@ from typing import Final
 from kestrel.compiled import BUILD
 from kestrel.disk.reader import PART_BYTES, DamagedRecord, FilePart, FileReader, UnfinishedRecord
 from kestrel.disk.repair import TORN_RECORD, ReadEnd
-from kestrel.journal.opcodes import ADDX_HEADER, XID_RECORD, Opcode
+from kestrel.journal.opcodes import ADDX_HEADER, STATE_DUMP_RECORD, XID_RECORD, Opcode
 from kestrel.journal.records import decode_record
 
 LARGE_RECORD_BYTES: Final = 64 * 1024
@@ -121,6 +121,9 @@ class JournalRunCursor:
                     break
                 after = position + record.size
                 if record.restates is not None:
+                    if position + STATE_DUMP_RECORD.size > length:  # decoded from bytes beyond the part
+                        needed = STATE_DUMP_RECORD.size
+                        break
                     self.dump_at = position
             starts.append(position)
             last, position = position, after

@@ -10,9 +10,21 @@ from hypothesis import given
 
 from kestrel.disk.reader import PART_BYTES
 from kestrel.disk.repair import ReadEnd
+from kestrel.journal.opcodes import STATE_DUMP_RECORD
 from kestrel.journal.run_cursor import JournalRunCursor
 from tests.journal import reference
-from tests.journal.handwritten import BytesReader, add, add_xid, addx, continue_, open_, save_xid, state_dump, unremove
+from tests.journal.handwritten import (
+    REMOVE,
+    BytesReader,
+    add,
+    add_xid,
+    addx,
+    continue_,
+    open_,
+    save_xid,
+    state_dump,
+    unremove,
+)
 
 RECORDS = st.sampled_from(
     [add(b"a"), addx(b"bc"), open_(1), save_xid(2), unremove(1), add_xid(3, b""), continue_(1, b"d"), state_dump(1)]
@@ -65,6 +77,16 @@ def test_records_do_not_depend_on_part_borders(part_bytes: int, has_data: bool) 
     cursor = run_through(contents, has_data, part_bytes=part_bytes)
     assert cursor.offsets == whole.offsets
     assert (cursor.end.is_unfinished, cursor.end.offset) == (True, len(contents) - len(addx(b"cut")) + 1)
+
+
+@pytest.mark.parametrize("has_data", [True, False])
+@pytest.mark.parametrize("part_bytes", range(len(REMOVE) + 1, len(REMOVE) + STATE_DUMP_RECORD.size + 2))
+def test_a_state_dump_at_a_part_border_has_its_fields_in_the_data(part_bytes: int, has_data: bool) -> None:
+    contents = REMOVE + state_dump(5, add_xid(1, b"x"))
+    cursor = JournalRunCursor(BytesReader(contents), 0, len(contents), has_data=has_data, part_bytes=part_bytes)
+    while cursor.next(1000):
+        pass
+    assert STATE_DUMP_RECORD.unpack_from(cursor.data, cursor.dump_at)[1:] == (5, 1)
 
 
 @given(CONTENTS, st.booleans(), st.data())
