@@ -41,7 +41,8 @@ def numbers_where(run: RecordRun, places: int | Numbers, is_there: Numbers, kind
     count = max(0, len(run.data) - np.dtype(kind).itemsize + 1)
     everywhere: Numbers = np.ndarray((count,), kind, run.data, 0, (1,))
     if is_there.all():
-        return everywhere[run.starts + places]
+        values: Numbers = everywhere[run.starts + places]
+        return values
     values = np.zeros(len(run.starts), kind)
     values[is_there] = everywhere[(run.starts + places)[is_there]]
     return values
