@@ -17,7 +17,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, TextIO
 
 from kestrel.spark.options import SourceFailed
-from kestrel.tools.progress import TerminalLine
+from kestrel.tools.progress import TerminalLine, progress_bar
 from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed, run
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def show_progress(spark: SparkSession, what: str, stream: TextIO | None = None) 
 
 
 def progress_text(spark: SparkSession, what: str) -> str:
-    """Return the name of the work with the task counts of all running stages, which Spark Connect does not tell."""
+    """Return a bar, the work's name and the task counts of all running stages; on Spark Connect only the name."""
     from pyspark.errors import PySparkException
 
     try:
@@ -165,7 +165,7 @@ def progress_text(spark: SparkSession, what: str) -> str:
         return what
     done = sum(stage.numCompletedTasks for stage in stages)
     active = sum(stage.numActiveTasks for stage in stages)
-    return f"{what}: {done} of {tasks} tasks, {active} at work"
+    return f"{progress_bar(done / tasks)}  {what}: {done} of {tasks} tasks, {active} at work"
 
 
 MOST_HELD_BYTES: Final = 16 * 1024

@@ -50,6 +50,12 @@ class TerminalLine:
             return _COLUMNS
 
 
+def progress_bar(part: float) -> str:
+    """Return a bar of fixed width for a part from 0 to 1."""
+    bar = ("=" * int(_BAR_COLUMNS * part) + ">")[:_BAR_COLUMNS].ljust(_BAR_COLUMNS)
+    return f"[{bar}] {100 * part:.0f}%"
+
+
 class _TimedProgress:
     """A line on a terminal that is redrawn every 0.1 s, first after `delay_s` seconds. It is erased at exit."""
 
@@ -141,7 +147,6 @@ class LoadProgress(_TimedProgress):
             self._line.draw(f"{put}  {size / _MB:.1f} MB")
             return
         part = min(1.0, size / self._total)
-        bar = ("=" * int(_BAR_COLUMNS * part) + ">")[:_BAR_COLUMNS].ljust(_BAR_COLUMNS)
         left_s = round(passed_s * (1 - part) / part) if part else 0
         sizes = f"{size / _MB:.1f} of {self._total / _MB:.1f} MB"
-        self._line.draw(f"[{bar}] {100 * part:.0f}%  {put}  {sizes}  {left_s // 60}:{left_s % 60:02d} left")
+        self._line.draw(f"{progress_bar(part)}  {put}  {sizes}  {left_s // 60}:{left_s % 60:02d} left")

@@ -36,7 +36,9 @@ def spark_with(*stages: tuple[int, int, int]) -> Any:
 
 
 def test_progress_counts_the_tasks_of_all_running_stages() -> None:
-    assert progress_text(spark_with((80, 12, 2), (4, 0, 0)), "verifying") == "verifying: 12 of 84 tasks, 2 at work"
+    assert progress_text(spark_with((80, 12, 2), (4, 0, 0)), "verifying") == (
+        "[==>                 ] 14%  verifying: 12 of 84 tasks, 2 at work"
+    )
 
 
 def test_progress_before_the_first_task_names_the_work() -> None:
@@ -47,7 +49,7 @@ def test_line_is_drawn_and_erased_at_the_end() -> None:
     stream = Terminal()
     with show_progress(spark_with((80, 12, 2)), "verifying", stream):
         assert stream.is_drawn.wait(PATIENCE_S)
-    assert stream.getvalue().startswith("\rverifying: 12 of 80 tasks, 2 at work\x1b[K")
+    assert stream.getvalue().startswith("\r[===>                ] 15%  verifying: 12 of 80 tasks, 2 at work\x1b[K")
     assert stream.getvalue().endswith("\r\x1b[K")
 
 

@@ -70,6 +70,10 @@ IN_USE: Final = "in use"
 """State of a folder that a server owns."""
 
 
+_FIGURES: Final = {"files": "files", "bytes": "bytes_before", "packed": "bytes_after", "items": "items"}
+"""Columns of a text table with numbers, and their names in `REPORTS`."""
+
+
 class OutcomeRow:
     """A row of `REPORTS`."""
 
@@ -95,9 +99,13 @@ class OutcomeRow:
         row = self._row
         if row["line"] is None:
             return None
-        figures = (row[name] for name in ("files", "bytes_before", "bytes_after", "items"))
-        shown = ["" if figure is None else str(figure) for figure in figures]
+        shown = ["" if figure is None else str(figure) for figure in self.figures]
         return [show_text(self.server), show_text(row["queue"] or row["line"].partition(": ")[0]), row["state"], *shown]
+
+    @property
+    def figures(self) -> list[int | None]:
+        """The figures of `_FIGURES`."""
+        return [self._row[name] for name in _FIGURES.values()]
 
 
 def outcome_batches(
@@ -142,16 +150,35 @@ def outcome_batches(
 
 
 def format_outcomes(reports: Sequence[OutcomeRow]) -> Iterator[str]:
-    """Yield the text output: a table with a line for each queue, and totals."""
+    """Yield the text output: a table with a line for each queue, one with a line for each server, and totals."""
     rows = [cells for report in reports if (cells := report.cells()) is not None]
     if rows:
-        header = ["server", "queue", "state", "files", "bytes", "packed", "items"]
-        yield from align_table([header, *rows], left=(0, 1, 2))
-    states = Counter(report.state for report in reports if report.state is not None)
-    told = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
-    folders = count(len({report.folder for report in reports if report.state is not None}), "folder")
-    items = count(sum(report.items for report in reports), "item")
-    yield f"{folders}, {count(states.total(), 'queue')}, {items}: {told}" if told else "no queues"
+        yield from align_table([["server", "queue", "state", *_FIGURES], *rows], left=(0, 1, 2))
+    by_server: dict[str, list[OutcomeRow]] = {}
+    for report in reports:
+        if report.state is not None:
+            by_server.setdefault(report.server, []).append(report)
+    if len(by_server) > 1:
+        yield ""
+        summaries = [_summary_cells(server, of_server) for server, of_server in by_server.items()]
+        yield from align_table([["server", "queues", *_FIGURES, "states"], *summaries], left=(0, 2 + len(_FIGURES)))
+        yield ""
+    with_state = [report for of_server in by_server.values() for report in of_server]
+    folders = count(len({report.folder for report in with_state}), "folder")
+    items = count(sum(report.items for report in with_state), "item")
+    queues = count(len(with_state), "queue")
+    yield f"{folders}, {queues}, {items}: {_states(with_state)}" if with_state else "no queues"
+
+
+def _summary_cells(server: str, reports: Sequence[OutcomeRow]) -> list[str]:
+    """Return the line of a server, with the sums of its queues."""
+    sums = [sum(filter(None, figures)) for figures in zip(*(report.figures for report in reports), strict=True)]
+    return [show_text(server), *map(str, (len(reports), *sums)), _states(reports)]
+
+
+def _states(reports: Sequence[OutcomeRow]) -> str:
+    states = Counter(report.state or "" for report in reports)
+    return ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
 
 
 def verify(

@@ -88,7 +88,7 @@ def test_nothing_is_changed(tmp_path: Path) -> None:
     assert not (tmp_path / ".kestrel").exists()
 
 
-def test_a_person_gets_a_table_and_the_sum(tmp_path: Path) -> None:
+def test_text_output_has_queues_servers_and_totals(tmp_path: Path) -> None:
     fill(tmp_path / "web1", {"work": addx(b"a") + REMOVE, "mail": addx(b"b")})
     fill(tmp_path / "web2", {"work": b"\xee"})
     reports = verify_here(tmp_path / "*")
@@ -97,6 +97,12 @@ def test_a_person_gets_a_table_and_the_sum(tmp_path: Path) -> None:
         "web1    mail   ok           1     22      22      1",
         "web1    work   ok           1     23       0      0",
         "web2    work   damaged      1      1       0      0",
+        "",
+        "server  queues  files  bytes  packed  items  states",
+        "web1         2      2     45      22      1  2 ok",
+        "web2         1      1      1       0      0  1 damaged",
+        "",
         "2 folders, 3 queues, 1 item: 1 damaged, 2 ok",
     ]
+    assert list(format_outcomes(reports[:2]))[3:] == ["1 folder, 2 queues, 1 item: 2 ok"]
     assert list(format_outcomes([])) == ["no queues"]
