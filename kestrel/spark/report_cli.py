@@ -7,10 +7,9 @@ import re
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kestrel.disk.files import Disk
 from kestrel.spark.options import SourceFailed
@@ -19,11 +18,9 @@ from kestrel.spark.report.report_folder import ReportFolder
 from kestrel.spark.startup import add_master_option, check_installed, run_command, use_spark
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.options import JournalLocation, absolute_path, find_locations
+from kestrel.spark.table.planned_file import PlannedFile
 from kestrel.tools.arguments import duration_ms, make_parser, path_name, positive
 from kestrel.tools.tool_runner import EX_OK, Output, print_error
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 TOOL: Final = "kestrel-report"
 
@@ -48,11 +45,6 @@ arguments are invalid, or Spark is not installed (pip install 'kestrel-mq[spark]
 
 _MILLISECONDS: Final = re.compile(r"[0-9]{1,14}")
 _LATEST_MS: Final = 2**44 - 1
-
-_PARTITIONS: Final = "spark.sql.shuffle.partitions"
-_LEAST_PARTITIONS: Final = 4
-_PARTITION_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of journals for each further shuffle partition."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,7 +94,8 @@ def _work(arguments: Namespace, output: Output) -> int:
     folder = ReportFolder(arguments.out)
     places = find_locations(arguments.folders, arguments.server)
     folder.check((os.fsdecode(place.folder) for place in places), is_forced=arguments.force)
-    report = _made(arguments, _look(places, arguments.queue), now_ms, folder)
+    planned = files_of(Disk(), places, arguments.queue)
+    report = _made(arguments, planned, _summary(places, planned), now_ms, folder)
     from kestrel.spark.report.page import page
     from kestrel.spark.report.report_text import as_json, format_lines
 
@@ -120,9 +113,8 @@ def _work(arguments: Namespace, output: Output) -> int:
     return EX_OK
 
 
-def _look(places: Sequence[JournalLocation], queue: str | None) -> InputSummary:
+def _summary(places: Sequence[JournalLocation], files: Sequence[PlannedFile]) -> InputSummary:
     """Summarise the files to read: servers, folders, number and bytes of files."""
-    files = files_of(Disk(), places, queue)
     return InputSummary(
         servers=sorted({place.server for place in places}),
         folders=sorted({place.shown_folder for place in places}),
@@ -131,36 +123,20 @@ def _look(places: Sequence[JournalLocation], queue: str | None) -> InputSummary:
     )
 
 
-def _made(arguments: Namespace, read: InputSummary, now_ms: int, folder: ReportFolder) -> ReportData:
-    with use_spark(TOOL, arguments.master, "reporting") as spark, _partitions(spark, read.bytes):
-        from kestrel.spark.item_histories import histories
+def _made(
+    arguments: Namespace, files: Sequence[PlannedFile], read: InputSummary, now_ms: int, folder: ReportFolder
+) -> ReportData:
+    with use_spark(TOOL, arguments.master, "reporting") as spark:
         from kestrel.spark.report.report_writer import write_report
+        from kestrel.spark.report.views import drop_views, register_views
 
         folder.begin()  # after Spark has started, so that a failed start keeps the old report
-        records = _table(spark, arguments, payload="false")
-        items = histories(records, dict(arguments.max_items) or None, arguments.queue)
-        problems = _table(spark, arguments, view="errors")
-        return write_report(items, problems, read, now_ms, arguments.interval, folder.write)
-
-
-@contextmanager
-def _partitions(spark: SparkSession, size: int) -> Iterator[None]:
-    """Set the number of shuffle partitions from the size of the input until the context ends.
-
-    Each partition is a task and a file of each table, and Spark's default of 200 is too many for most folders.
-    """
-    before = spark.conf.get(_PARTITIONS)
-    spark.conf.set(_PARTITIONS, str(_LEAST_PARTITIONS + size // _PARTITION_BYTES))
-    try:
-        yield
-    finally:
-        spark.conf.set(_PARTITIONS, before or "200")
-
-
-def _table(spark: SparkSession, arguments: Namespace, **options: str) -> DataFrame:
-    named = {"server": arguments.server, "queue": arguments.queue}
-    options |= {key: value for key, value in named.items() if value is not None}
-    return spark.read.format("kestrel").options(**options).load(arguments.folders)
+        limits = dict(arguments.max_items) or None
+        register_views(spark, files, now_ms, arguments.interval, queue=arguments.queue, max_items=limits)
+        try:
+            return write_report(spark, read, now_ms, arguments.interval, folder.write)
+        finally:
+            drop_views(spark)
 
 
 # Arguments.

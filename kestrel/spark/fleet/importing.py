@@ -33,8 +33,8 @@ from kestrel.names import check_queue_name
 from kestrel.spark.columns import EXPORTED_TEXTS
 from kestrel.spark.fleet.export import ExportFormat, whole_path
 from kestrel.spark.fleet.import_target import WRITTEN, ImportTarget, ImportWriter
-from kestrel.spark.fleet.units import max_tasks
 from kestrel.spark.options import SourceFailed
+from kestrel.spark.task_map import max_tasks
 from kestrel.tools.convert.targets import JournalTarget
 from kestrel.tools.formatting import count, show_text
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed

@@ -1,24 +1,21 @@
-"""Units of work for a fleet job, their assignment to tasks, and the Spark job that runs them."""
+"""Units of work for a fleet job, and the Spark job that runs them."""
 
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from heapq import heapify, heapreplace
 from typing import Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
-from kestrel.server.process import raise_file_limit
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.table.options import JournalLocation, find_locations
+from kestrel.spark.task_map import map_in_tasks
 from kestrel.tools.files.folder import Folder, Found, FoundScroll
 from kestrel.tools.formatting import show_queue
 from kestrel.tools.tool_runner import ToolFailed
@@ -154,34 +151,6 @@ def _length(folder: Folder, file_name: bytes) -> int:
         return 0
 
 
-def assign_tasks(units: Sequence[Unit], most: int) -> list[tuple[int, Unit]]:
-    """Assign units to at most `most` tasks: the largest units first, each to the task with the least work."""
-    tasks = min(len(units), most)
-    loads = [(0, task) for task in range(tasks)]
-    heapify(loads)
-    shared = []
-    for unit in sorted(units, key=lambda each: (-each.cost, each.number)):
-        load, task = loads[0]
-        heapreplace(loads, (load + unit.cost, task))
-        shared.append((task, unit))
-    return shared
-
-
-_TASKS_EACH: Final = 8
-"""Tasks per parallel task, so that the last task does not delay the job for long."""
-
-_TASKS: Final = 256
-"""Number of tasks if the parallelism is unknown."""
-
-
-def max_tasks(spark: SparkSession) -> int:
-    """Return the maximum number of tasks for a job of this session."""
-    try:
-        return _TASKS_EACH * spark.sparkContext.defaultParallelism
-    except PySparkException:  # Spark Connect
-        return _TASKS
-
-
 def map_units(
     spark: SparkSession,
     units: Sequence[Unit],
@@ -189,17 +158,7 @@ def map_units(
     schema: StructType,
 ) -> DataFrame:
     """Return a table of the rows that `work` makes of the units, in no order. Spark runs the work lazily."""
-    shared = assign_tasks(units, max_tasks(spark))
-    table = spark.createDataFrame([(task, pickle.dumps(unit)) for task, unit in shared], "task INT, unit BINARY")
-    if shared:
-        table = table.repartitionById(1 + max(task for task, _ in shared), "task")
-
-    def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        raise_file_limit()  # a task opens all files of a queue at once
-        for batch in batches:
-            yield from map_units_by_folder(map(pickle.loads, batch.column("unit").to_pylist()), work, Disk())
-
-    return table.mapInArrow(each, schema)
+    return map_in_tasks(spark, units, lambda given: map_units_by_folder(given, work, Disk()), schema)
 
 
 def map_units_by_folder(

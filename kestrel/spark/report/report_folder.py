@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 PAGE: Final = "index.html"
 SUMMARY: Final = "summary.json"
-TABLES: Final = ("histories", "problems", "queues", "throughput", "depth", "waiting", "redeliveries", "expired")
+TABLES: Final = (
+    *("histories", "problems", "queues", "rankings", "throughput", "depth", "waiting", "redeliveries", "expired"),
+)
+"""Names of the views that a report stores as Parquet."""
 
 _OF_A_TABLE: Final = re.compile(r"part-.*\.parquet|_SUCCESS|_temporary|\..*\.crc", re.DOTALL)
 
@@ -96,9 +99,11 @@ class ReportFolder:
         with suppress(FileNotFoundError):
             self.page.unlink()
 
-    def write(self, name: str, table: DataFrame) -> None:
-        """Write a table as Parquet, replacing that of an earlier report."""
-        table.write.mode("overwrite").parquet(f"file://{self._path / name}")
+    def write(self, table: DataFrame, name: str) -> DataFrame:
+        """Write a table as Parquet, replacing that of an earlier report, and return the written table."""
+        uri = f"file://{self._path / name}"
+        table.write.mode("overwrite").parquet(uri)
+        return table.sparkSession.read.schema(table.schema).parquet(uri)
 
     def finish(self, page: str, summary: dict[str, Any]) -> None:
         """Write the page and mark the report as finished."""

@@ -1,16 +1,14 @@
-"""The tables of a report: writes each table, and collects the few rows that a page shows."""
+"""The writer of a report: stores each view as a table, and collects the few rows that a page shows."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from operator import itemgetter
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
 
 from kestrel.spark.report.report_data import (
     MOST_PICTURED,
@@ -27,146 +25,83 @@ from kestrel.spark.report.report_data import (
     ThroughputFigures,
     WaitingFigures,
     figures_from_row,
-    suitable_interval_ms,
 )
-from kestrel.spark.reports import (
-    RANKINGS,
-    Scope,
-    all_rankings,
-    depth,
-    expired_and_discarded,
-    redeliveries,
-    summary,
-    throughput,
-    waiting,
-)
+from kestrel.spark.report.report_folder import TABLES
+from kestrel.spark.report.views import set_views
 
-Write = Callable[[str, DataFrame], None]
+Write = Callable[[DataFrame, str], DataFrame]
 
 _Figures = TypeVar("_Figures")
 
 
 def write_report(
-    histories: DataFrame, problems: DataFrame, read: InputSummary, now_ms: int, interval_ms: int | None, write: Write
+    spark: SparkSession, read: InputSummary, now_ms: int, interval_ms: int | None, write: Write
 ) -> ReportData:
-    """Write all tables, and return the figures that a page shows.
+    """Store the registered views as tables, and return the figures that a page shows.
 
-    `now_ms` is when the journals are read, in ms since 1970. Without `interval_ms` the time range decides.
-    Spark computes the histories once and caches them in memory and on disk. The collected figures are bounded: the
-    fleet and `MOST_SERVERS` servers, 20 queues in each ranking, `MOST_PICTURED` intervals, and `MOST_PROBLEMS`
-    problems.
+    `now_ms` and `interval_ms` are those of the views. The collected figures are bounded: the fleet and `MOST_SERVERS`
+    servers, 20 queues in each ranking, `MOST_PICTURED` intervals, and `MOST_PROBLEMS` problems.
     """
-    with _held(problems) as wrong:
-        write("problems", wrong)
-        problem_count = wrong.count()
-        first = wrong.orderBy("server", "folder", "file").limit(MOST_PROBLEMS).collect()
-    with _held(histories) as items:
-        write("histories", items)
-        with _held(summary(items, now_ms)) as summaries:
-            write("queues", summaries)
-            rows = _Rows(summaries)
-            interval_ms, pictured_ms = _intervals(rows, interval_ms)
-            _collect_reports(rows, items, now_ms, interval_ms, pictured_ms, write)
+    tables = {name: write(spark.table(name), name) for name in TABLES}
+    rows = _Rows(tables)
+    interval_ms = interval_ms or _interval_ms(spark)
+    pictured_ms = interval_ms
+    if (rows.last_ms - rows.first_ms) // interval_ms >= MOST_PICTURED:
+        set_views(spark, now_ms, None)
+        pictured_ms = _interval_ms(spark)
+        tables |= {name: spark.table(name) for name in ("throughput", "depth")}
+    for name in ("throughput", "depth"):
+        rows.bring(name, tables[name])
+    problems = tables["problems"]
+    first = problems.orderBy("server", "folder", "file").limit(MOST_PROBLEMS).collect()
     return ReportData(
         now_ms=now_ms,
         interval_ms=interval_ms,
         pictured_ms=pictured_ms,
         read=read,
         problems=[figures_from_row(ProblemFigures, row.asDict()) for row in first],
-        problem_count=problem_count,
+        problem_count=problems.count(),
         parts=[rows.part(name) for name in rows.part_names()],
         servers_left_out=rows.server_count - len(rows.servers),
     )
 
 
-@contextmanager
-def _held(table: DataFrame) -> Iterator[DataFrame]:
-    """Cache a table until the context ends."""
-    table.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield table
-    finally:
-        table.unpersist()
-
-
-def _intervals(rows: _Rows, interval_ms: int | None) -> tuple[int, int]:
-    """Return the interval of the tables and that of the charts, in ms."""
-    first_ms, last_ms = rows.time_range
-    suitable_ms = suitable_interval_ms(first_ms, last_ms)
-    interval_ms = interval_ms or suitable_ms
-    is_pictured = (last_ms - first_ms) // interval_ms < MOST_PICTURED
-    return interval_ms, interval_ms if is_pictured else suitable_ms
-
-
-def _collect_reports(
-    rows: _Rows, items: DataFrame, now_ms: int, interval_ms: int, pictured_ms: int, write: Write
-) -> None:
-    """Write each report, and collect the rows that the page needs."""
-    for name, over_time in (("throughput", throughput), ("depth", depth)):
-        with _held(over_time(items, interval_ms)) as table:
-            write(name, table)
-            if pictured_ms == interval_ms:
-                rows.bring(name, table)
-        if pictured_ms != interval_ms:
-            rows.bring(name, over_time(items, pictured_ms, [Scope.SERVER, Scope.FLEET]))
-    with _held(waiting(items, now_ms)) as table:
-        write("waiting", table)
-        rows.bring("waiting", table)
-        rows.bring_queues(table)
-    for name, table in (
-        ("redeliveries", redeliveries(items)),
-        ("expired", expired_and_discarded(items, now_ms)),
-    ):
-        with _held(table):
-            write(name, table)
-            rows.bring(name, table)
+def _interval_ms(spark: SparkSession) -> int:
+    return int(spark.table("intervals").collect()[0]["interval_ms"])
 
 
 class _Rows:
-    """The rows that were collected from the tables."""
+    """The rows that were collected from the tables, with times in ms since 1970."""
 
-    def __init__(self, summaries: DataFrame) -> None:
-        of_servers = summaries.where(F.col("scope") == Scope.SERVER.value)
+    def __init__(self, tables: Mapping[str, DataFrame]) -> None:
+        of_servers = tables["queues"].where(F.col("scope") == "server")
         self.server_count = of_servers.count()
         most = of_servers.orderBy(F.col("changes").desc(), "server").limit(MOST_SERVERS).select("server")
         self.servers: list[str] = [row["server"] for row in most.collect()]
-        self._rows: dict[str, defaultdict[str | None, list[Row]]] = {}
-        self.bring("summary", summaries)
-        self._waits: dict[tuple[str, str], Mapping[str, Any]] = {}
-        self._rank(summaries)
-
-    def _rank(self, summaries: DataFrame) -> None:
-        """Collect all rankings in one job."""
-        of_fleet = [F.col(f"{name}_of_fleet") for name in RANKINGS]
-        rows = all_rankings(summaries).where(self._is_wanted() | F.coalesce(*of_fleet).isNotNull()).collect()
-        for name in RANKINGS:
-            ranks = [(row[f"{name}_of_fleet"], None, row) for row in rows]
-            ranks += [(row[f"{name}_of_server"], row["server"], row) for row in rows]
-            self._rows[name] = defaultdict(list)
-            for _, among, row in sorted((each for each in ranks if each[0] is not None), key=itemgetter(0)):
-                self._rows[name][among].append(row)
-
-    @property
-    def time_range(self) -> tuple[int, int]:
-        """Times of the first and the last add, in ms since 1970; zeros if there is none."""
-        row = next(iter(self._rows["summary"].get(None, ())), None)
-        return (0, 0) if row is None or row["first_add_ms"] is None else (row["first_add_ms"], row["last_add_ms"])
+        self._is_wanted = F.col("server").isin(self.servers)
+        self._rows: dict[str, defaultdict[str | None, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        for name in ("queues", "waiting", "redeliveries", "expired"):
+            self.bring(name, tables[name])
+        is_wanted = (F.col("among") == "fleet") | self._is_wanted
+        for row in in_ms(tables["rankings"]).where(is_wanted).orderBy("rank").collect():
+            self._rows[row["ranking"]][row["server"] if row["among"] == "server" else None].append(row)
+        self._waits = self._waits_of_busiest(tables["waiting"])
+        self.first_ms = self.last_ms = 0
+        for whole in self._rows["queues"][None]:
+            self.first_ms, self.last_ms = whole["first_add_ms"] or 0, whole["last_add_ms"] or 0
 
     def bring(self, name: str, table: DataFrame) -> None:
         """Collect the rows of the fleet and of the selected servers."""
-        is_wanted = (F.col("scope") == Scope.FLEET.value) | ((F.col("scope") == Scope.SERVER.value) & self._is_wanted())
-        self._rows[name] = defaultdict(list)
-        for row in table.where(is_wanted).collect():
+        is_wanted = (F.col("scope") == "fleet") | ((F.col("scope") == "server") & self._is_wanted)
+        for row in in_ms(table.where(is_wanted)).collect():
             self._rows[name][row["server"]].append(row)
 
-    def bring_queues(self, waits: DataFrame) -> None:
-        """Collect the waiting times of the busiest queues."""
-        ranked = [row for rows in self._rows["busiest"].values() for row in rows]
-        keys = {(row["server"], row["queue"]) for row in ranked}
+    def _waits_of_busiest(self, waits: DataFrame) -> Mapping[tuple[str, str], WaitingFigures]:
+        """Return the waiting times of the busiest queues."""
+        keys = {(row["server"], row["queue"]) for rows in self._rows["busiest"].values() for row in rows}
         names = [F.struct(F.lit(server).alias("server"), F.lit(queue).alias("queue")) for server, queue in keys]
-        is_wanted = (F.col("scope") == Scope.QUEUE.value) & F.struct("server", "queue").isin(names)
-        rows = waits.where(is_wanted).collect()
-        self._waits = {(row["server"], row["queue"]): row.asDict() for row in rows}
+        rows = waits.where((F.col("scope") == "queue") & F.struct("server", "queue").isin(names)).collect()
+        return {(row["server"], row["queue"]): figures_from_row(WaitingFigures, row.asDict()) for row in rows}
 
     def part_names(self) -> list[str | None]:
         """Return the names of the sections: the fleet (None) if there are several servers, then the servers."""
@@ -178,7 +113,7 @@ class _Rows:
         queues = [(each.server or "", each.queue or "") for each in busiest]
         return ReportSection(
             name=name,
-            figures=self._each("summary", name, SummaryFigures)[0],
+            figures=self._each("queues", name, SummaryFigures)[0],
             throughput=self._each("throughput", name, ThroughputFigures),
             depth=self._each("depth", name, DepthFigures),
             waiting=next(iter(self._each("waiting", name, WaitingFigures)), None),
@@ -187,11 +122,16 @@ class _Rows:
             busiest=busiest,
             biggest=self._each("biggest", name, SummaryFigures),
             oldest=self._each("oldest", name, SummaryFigures),
-            waits=[figures_from_row(WaitingFigures, self._waits[queue]) for queue in queues if queue in self._waits],
+            waits=[self._waits[queue] for queue in queues if queue in self._waits],
         )
 
     def _each(self, table: str, name: str | None, kind: type[_Figures]) -> Sequence[_Figures]:
-        return [figures_from_row(kind, row.asDict()) for row in self._rows[table].get(name, ())]
+        return [figures_from_row(kind, row.asDict()) for row in self._rows[table][name]]
 
-    def _is_wanted(self) -> Column:
-        return F.col("server").isin(self.servers)
+
+def in_ms(table: DataFrame) -> DataFrame:
+    """Return the table with its times in ms since 1970: `start_ms` instead of `start_time`."""
+    times = [field.name for field in table.schema if isinstance(field.dataType, TimestampType)]
+    for name in times:
+        table = table.withColumn(name, F.unix_millis(name)).withColumnRenamed(name, f"{name.removesuffix('_time')}_ms")
+    return table

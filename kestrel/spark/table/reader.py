@@ -8,9 +8,9 @@ filters.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -119,6 +119,11 @@ class FileProblem(NamedTuple):
         return cls("unfinished" if end.is_unfinished else "damaged", end.offset, end.problem, size - end.offset)
 
 
+def problem_row(file: PlannedFile, problem: FileProblem) -> dict[str, Any]:
+    """Return the row of a problem in the table of problems."""
+    return {**asdict(file.owner), **problem._asdict()}
+
+
 class SliceReader:
     """A reader of slices as batches of `schema`, with the records that meet all conditions.
 
@@ -144,29 +149,34 @@ class SliceReader:
         self._constant_rows = 0
         self._has_data = DATA in schema.names
 
-    def records(self, slices: Sequence[FileSlice]) -> Iterator[pa.RecordBatch]:
-        """Yield batches of records. A problem is logged, or raised as `BadJournal`."""
+    def records(
+        self, slices: Sequence[FileSlice], handle: Callable[[PlannedFile, FileProblem], None] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches of records. A problem is given to `handle`, or else logged, or raised as `BadJournal`."""
+        handle = handle or self._log
         for each in slices:
             for item in self._read(each):
-                if not isinstance(item, FileProblem):
+                if isinstance(item, FileProblem):
+                    handle(each.file, item)
+                else:
                     yield self._batch(each.file, *item)
-                    continue
-                path = f"{each.file.owner.folder}/{each.file.owner.file}"
-                place = "" if item.offset is None else f", offset {item.offset}"
-                sentence = f"{path}{place}: {item.kind}: {item.problem}"
-                if item.kind in self._ways_out:
-                    raise BadJournal(f"{sentence}; {self._ways_out[item.kind]}")
-                if self._is_failfast:
-                    raise BadJournal(f'{sentence}; option("view", "errors") lists all problems')
-                logger.warning("%s", sentence)
+
+    def _log(self, file: PlannedFile, problem: FileProblem) -> None:
+        path = f"{file.owner.folder}/{file.owner.file}"
+        place = "" if problem.offset is None else f", offset {problem.offset}"
+        sentence = f"{path}{place}: {problem.kind}: {problem.problem}"
+        if problem.kind in self._ways_out:
+            raise BadJournal(f"{sentence}; {self._ways_out[problem.kind]}")
+        if self._is_failfast:
+            raise BadJournal(f'{sentence}; option("view", "errors") lists all problems')
+        logger.warning("%s", sentence)
 
     def problems(self, slices: Sequence[FileSlice]) -> Iterator[pa.RecordBatch]:
         """Yield a row for each problem of a file."""
         for each in slices:
             for item in self._read(each):
                 if isinstance(item, FileProblem):
-                    row = {**asdict(each.file.owner), **item._asdict()}
-                    yield pa.RecordBatch.from_pylist([row], self._schema)
+                    yield pa.RecordBatch.from_pylist([problem_row(each.file, item)], self._schema)
 
     def _read(self, each: FileSlice) -> Iterator[tuple[int, Columns] | FileProblem]:
         """Yield batches of records, then the problem of the file if there is one."""

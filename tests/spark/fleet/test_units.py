@@ -11,7 +11,6 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.spark.fleet.units import (
     Unit,
-    assign_tasks,
     folder_units,
     folders_of,
     map_units_by_folder,
@@ -20,6 +19,7 @@ from kestrel.spark.fleet.units import (
 )
 from kestrel.spark.fleet.verify import verify_unit
 from kestrel.spark.options import SourceFailed
+from kestrel.spark.task_map import assign_tasks
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.folder import Found, FoundJournal, FoundScroll
 from tests.journal.handwritten import addx

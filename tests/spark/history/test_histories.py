@@ -1,24 +1,32 @@
-"""``kestrel.spark.histories`` on Spark: the same as journal after journal without it, however Spark deals them out."""
+"""Histories on Spark, compared with a replay of one journal after the other without Spark."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from kestrel.spark.item_histories import histories
+from kestrel.spark.journal_histories import read_histories
 from tests.journal.handwritten import REMOVE, addx, confirm, open_
 from tests.scroll.handwritten import READER, WRITER, put, read_head
-from tests.spark.tables import histories_in
+from tests.spark.tables import histories_in, planned_files, table
 from tests.spark.times import collected
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda row: (row["server"], row["queue"], row["file"], row["offset"]))
+    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+        row = row["problem"] if isinstance(row.get("problem"), dict) else row
+        return row["server"], row["queue"], row["file"], row["offset"], "kind" in row
+
+    return sorted(rows, key=key)
 
 
-def test_all_journals_of_all_servers_have_theirs_whole_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.fixture
+def folders(tmp_path: Path) -> str:
+    """The pattern of five folders with journals and scrolls."""
     for number in range(5):
         folder = tmp_path / f"server{number}"
         folder.mkdir()
@@ -29,7 +37,26 @@ def test_all_journals_of_all_servers_have_theirs_whole_and_in_order(spark: Spark
         (folder / "s.1").write_bytes(WRITER + b"".join(put(each, b"%d" % each) for each in range(1, 9)))
         (folder / "s.read.a").write_bytes(READER + read_head(number))
         (folder / "s.read.b").write_bytes(READER + read_head(3))
-    records = spark.read.format("kestrel").option("partitionBytes", "100").load(str(tmp_path / "*"))
+    return str(tmp_path / "*")
+
+
+def test_histories_replay_each_journal_whole_and_in_order(spark: SparkSession, folders: str) -> None:
+    records = spark.read.format("kestrel").option("partitionBytes", "100").load(folders)
     rows = [collected(row) for row in histories(records, max_items=7).collect()]
-    assert in_order(rows) == in_order(histories_in(tmp_path / "*", limits=7))
+    assert in_order(rows) == in_order(histories_in(folders, limits=7))
     assert len(rows) == 5 * (3 * 20 + 2 * 8)
+
+
+def test_histories_read_from_files_are_those_of_the_records_without_data(
+    spark: SparkSession, folders: str, tmp_path: Path
+) -> None:
+    (tmp_path / "server3" / "q1").write_bytes(addx(b"last", 30) + b"\x02\x01")
+    (tmp_path / "server4" / "q1").write_bytes(b"\xee")
+    rows = [collected(row) for row in read_histories(spark, planned_files(folders), 7).collect()]
+    problems = [row["problem"] for row in rows if row["problem"] is not None]
+    found = [{name: value for name, value in row.items() if name != "problem"} for row in rows if not row["problem"]]
+    assert in_order(found) == in_order([each | {"data": None} for each in histories_in(folders, limits=7)])
+    assert in_order(problems) == in_order(table(folders, view="errors"))
+    assert [each["kind"] for each in in_order(problems)] == ["unfinished", "damaged"]
+    some = [collected(row) for row in read_histories(spark, planned_files(folders, queue="q1"), 7, "q1").collect()]
+    assert in_order(some) == in_order([row for row in rows if (row["problem"] or row)["queue"] == "q1"])

@@ -1,4 +1,4 @@
-"""The reports once more, in plain Python and item by item: what those of Spark are held against."""
+"""The figures of the views in plain Python, item by item."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ Row = Mapping[str, Any]
 Key = tuple[str, str | None, str | None]
 
 LEFT: Final = ("queued", "open")
+
+FIRST_INVALID_MS: Final = 17_577_216_000_000
+"""The first moment of the year 2527."""
 
 
 def grouped(rows: Iterable[Row]) -> dict[Key, list[Row]]:
@@ -23,7 +26,7 @@ def grouped(rows: Iterable[Row]) -> dict[Key, list[Row]]:
 
 
 def known(time_ms: int | None) -> int | None:
-    return time_ms if time_ms is not None and 0 < time_ms < 2**44 else None
+    return time_ms if time_ms is not None and 0 < time_ms < FIRST_INVALID_MS else None
 
 
 def not_before(*times: int | None) -> int | None:

@@ -63,7 +63,7 @@ def test_a_folder_becomes_a_report(spark: SparkSession, tmp_path: Path, capfd: p
         return [tuple(row) for row in spark.read.parquet(f"file://{out}/{name}").orderBy("server", "queue").collect()]
 
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == [
-        *("depth", "expired", "histories", "problems", "queues", "redeliveries", "throughput", "waiting")
+        *("depth", "expired", "histories", "problems", "queues", "rankings", "redeliveries", "throughput", "waiting")
     ]
     assert len(table("histories")) == 7
     assert [row[:3] for row in table("queues")] == [
