@@ -41,11 +41,11 @@ RELEASE := $(VENV)/.release
 DEPLOY := $(VENV)/.deploy
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster replicated test check compiled torture kill-restart moves convert-kills database-kills failover streams membership zookeeper-kills soak histories every-place damage hazards fuzz abuse benchmark bench docs dist smoke deploy-check clean
+.PHONY: help run cluster replicated test check compiled torture kill-restart moves convert-kills database-kills failover streams spark-environments membership zookeeper-kills soak histories every-place damage hazards fuzz abuse benchmark bench docs dist smoke deploy-check clean
 .NOTPARALLEL:
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(SERVER) ## start the server in the foreground, with its queues under ./var/ (ARGS="--memcache tcp:22134:interface=127.0.0.1")
 	@$(VENV)/bin/twistd --nodaemon --pidfile= kestrel --config tap-configs/development.toml $(ARGS)
@@ -91,6 +91,9 @@ streams: $(TESTS) ## kill drivers, executors, servers and connections of Spark s
 	@for each in $(DELIVERY); do \
 	    $(VENV)/bin/python -m tests.torture.streams --delivery $$each --seed $(SEED) --items $(ITEMS) --faults $(FAULTS) $(ARGS) || exit 1; \
 	done
+
+spark-environments: $(TESTS) ## run a Spark program on clusters, Spark Connect and other versions of PySpark (docs/spark.md; ARGS="wheel connect")
+	@$(VENV)/bin/python -m tests.spark.environments.environments $(ARGS)
 
 membership: $(TESTS) ## change server statuses, end sessions, kill servers and ZooKeeper, and check the server sets (SEED=1 CHANGES=1000)
 	@$(VENV)/bin/python -m tests.torture.membership --seed $(SEED) --changes $(CHANGES)

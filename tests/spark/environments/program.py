@@ -1,0 +1,100 @@
+"""A Spark program that uses each part of kestrel once: ``program.py FOLDER``. It prints its results as JSON.
+
+It imports nothing of the tests, because a cluster has only the package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from kestrel.spark import histories, views
+
+
+def count_records(spark: SparkSession, folder: Path) -> dict[str, int]:
+    records = spark.read.format("kestrel").option("payload", "false").load(f"{folder}/data/*/spool")
+    return {row.op: row["count"] for row in records.groupBy("op").count().collect()}
+
+
+def count_states(spark: SparkSession, folder: Path) -> dict[str, int]:
+    items = histories(spark.read.format("kestrel").load(f"{folder}/data/*/spool"))
+    return {row.state: row["count"] for row in items.groupBy("state").count().collect()}
+
+
+def query_views(spark: SparkSession, folder: Path) -> dict[str, int]:
+    views(spark, f"{folder}/data/*/spool", now_ms=1_700_000_000_000)
+    rows = spark.sql("SELECT server, items_added FROM queues WHERE scope = 'server'").collect()
+    return {row.server: row.items_added for row in rows}
+
+
+def verify_fleet(spark: SparkSession, folder: Path) -> dict[str, int]:
+    from kestrel.spark.fleet.verify import verify
+
+    rows = verify(spark, [f"{folder}/data/*/spool"]).where("state IS NOT NULL").groupBy("state").count().collect()
+    return {row.state: row["count"] for row in rows}
+
+
+def write_batch(batch: DataFrame, batch_id: int, out: str) -> None:
+    """Write a batch to a folder of its number, and fail after the first write, as a driver that dies before its commit.
+
+    A repeated batch replaces what the failed attempt wrote, so each item is written exactly once.
+    """
+    batch.write.mode("overwrite").parquet(f"{out}/batch={batch_id}")
+    mark = f"{out}-has-failed"
+    if not os.path.exists(mark):
+        os.mkdir(mark)
+        raise RuntimeError("the driver dies before the batch is committed")
+
+
+def copy_stream(spark: SparkSession, folder: Path) -> dict[str, int]:
+    """Copy an archive to Parquet with `foreachBatch`, in two attempts."""
+    out = f"{folder}/out"
+    reader = spark.readStream.format("kestrel").option("index", f"{folder}/index").option("maxFiles", "1")
+    writer = reader.load(f"{folder}/archive").writeStream.foreachBatch(partial(write_batch, out=out))
+    writer = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+    failures = 0
+    for _ in range(2):
+        try:
+            writer.start().awaitTermination()
+        except StreamingQueryException:
+            failures += 1
+    items = spark.read.parquet(out)
+    return {"failures": failures, "rows": items.count(), "distinct": items.select("item_id").distinct().count()}
+
+
+STEPS: Final[Mapping[str, Callable[[SparkSession, Path], dict[str, int]]]] = {
+    "records": count_records,
+    "histories": count_states,
+    "views": query_views,
+    "fleet": verify_fleet,
+    "stream": copy_stream,
+}
+
+
+def main(folder: Path) -> None:
+    """Run all steps, and print the version of Spark and the result or the error of each step."""
+    spark = SparkSession.builder.appName("environment").getOrCreate()
+    if "KESTREL_REGISTER" in os.environ:  # a package from --py-files is not found by its name
+        from kestrel.spark.source import KestrelSource
+
+        spark.dataSource.register(KestrelSource)
+    results: dict[str, Any] = {"spark": spark.version}
+    for name, step in STEPS.items():
+        try:
+            results[name] = step(spark, folder)
+        except Exception as error:
+            results[name] = f"{type(error).__name__}: {error}"
+    spark.stop()
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
