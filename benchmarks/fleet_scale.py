@@ -109,12 +109,11 @@ def measure(folder: Path, sizes: Sizes, items: int) -> list[dict[str, Any]]:
 
 def _timed(spark: SparkSession, view: str) -> dict[str, Any]:
     """Query all rows of a view, and return what Spark counted."""
-    store = spark.sparkContext._jsc.sc().statusStore()
-    before = _stages(store)
+    before = _stages(spark)
     began = time.perf_counter()
     spark.table(view).write.format("noop").mode("overwrite").save()
     seconds = time.perf_counter() - began
-    stages = [stage for key, stage in _stages(store).items() if key not in before]
+    stages = [stage for key, stage in _stages(spark).items() if key not in before]
     return {
         "seconds": seconds,
         "cpu_s": sum(stage.executorCpuTime() for stage in stages) / 1e9,
@@ -125,8 +124,12 @@ def _timed(spark: SparkSession, view: str) -> dict[str, Any]:
     }
 
 
-def _stages(store: Any) -> dict[int, Any]:
-    stages = store.stageList(None, False, False, [], None)
+def _stages(spark: SparkSession) -> dict[int, Any]:
+    """Return what Spark counted for each of its stages."""
+    context: Any = spark.sparkContext
+    jvm = context._gateway.jvm
+    no_quantiles = context._gateway.new_array(jvm.double, 0)
+    stages = context._jsc.sc().statusStore().stageList(None, False, False, no_quantiles, jvm.java.util.ArrayList())
     return {stages.apply(place).stageId(): stages.apply(place) for place in range(stages.size())}
 
 

@@ -1,4 +1,4 @@
-"""A Spark program that uses each part of kestrel once: ``program.py FOLDER``. It prints its results as JSON.
+"""A Spark program that uses each part of kestrel once: ``program.py FOLDER``. It prints each result as a line of JSON.
 
 It imports nothing of the tests, because a cluster has only the package.
 """
@@ -11,12 +11,10 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-
-from kestrel.spark import histories, views
 
 
 def count_records(spark: SparkSession, folder: Path) -> dict[str, int]:
@@ -25,11 +23,15 @@ def count_records(spark: SparkSession, folder: Path) -> dict[str, int]:
 
 
 def count_states(spark: SparkSession, folder: Path) -> dict[str, int]:
+    from kestrel.spark import histories
+
     items = histories(spark.read.format("kestrel").load(f"{folder}/data/*/spool"))
     return {row.state: row["count"] for row in items.groupBy("state").count().collect()}
 
 
 def query_views(spark: SparkSession, folder: Path) -> dict[str, int]:
+    from kestrel.spark import views
+
     views(spark, f"{folder}/data/*/spool", now_ms=1_700_000_000_000)
     rows = spark.sql("SELECT server, items_added FROM queues WHERE scope = 'server'").collect()
     return {row.server: row.items_added for row in rows}
@@ -80,20 +82,21 @@ STEPS: Final[Mapping[str, Callable[[SparkSession, Path], dict[str, int]]]] = {
 
 
 def main(folder: Path) -> None:
-    """Run all steps, and print the version of Spark and the result or the error of each step."""
+    """Run all steps. Print the version of Spark, and the result or the error of each step as soon as it is known."""
     spark = SparkSession.builder.appName("environment").getOrCreate()
     if "KESTREL_REGISTER" in os.environ:  # a package from --py-files is not found by its name
         from kestrel.spark.source import KestrelSource
 
         spark.dataSource.register(KestrelSource)
-    results: dict[str, Any] = {"spark": spark.version}
+    print(json.dumps({"spark": spark.version}), flush=True)
     for name, step in STEPS.items():
+        result: object
         try:
-            results[name] = step(spark, folder)
+            result = step(spark, folder)
         except Exception as error:
-            results[name] = f"{type(error).__name__}: {error}"
+            result = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        print(json.dumps({name: result}), flush=True)
     spark.stop()
-    print(json.dumps(results))
 
 
 if __name__ == "__main__":
