@@ -25,12 +25,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-__all__ = ["backlog", "histories", "views", "with_keys"]
-
-_MODULES: Final = {
-    "backlog": "kestrel.spark.stream.queue_reader",
-    "histories": "kestrel.spark.item_histories",
-    "views": "kestrel.spark.report.views",
+    """Import a function on first use, so that this package can be imported without PySpark."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
