@@ -1,4 +1,4 @@
-"""``kestrel-report``: from a folder of journals to a report, and what it refuses."""
+"""``kestrel-report`` (docs/spark.md): from a folder of journals to a report, and what it refuses."""
 
 from __future__ import annotations
 
