@@ -28,7 +28,17 @@ class ReceiveBuffer:
     are used only for requests that arrive in pieces, until they are complete. A large block is copied once.
     """
 
-    __slots__ = ("_data", "_is_closed", "_pieces", "_position", "_scanned", "_tail", "_tail_scanned", "size")
+    __slots__ = (
+        "_data",
+        "_is_closed",
+        "_pieces",
+        "_pieces_scanned",
+        "_position",
+        "_scanned",
+        "_tail",
+        "_tail_scanned",
+        "size",
+    )
 
     def __init__(self) -> None:
         self.size = 0
@@ -40,6 +50,7 @@ class ReceiveBuffer:
         """Large pieces received after `_data`, the start of an incomplete request."""
         self._tail = bytearray()
         """Small pieces received after `_pieces`."""
+        self._pieces_scanned = 0
         self._tail_scanned = 0
         self._is_closed = False
 
@@ -77,17 +88,24 @@ class ReceiveBuffer:
         end = self._data.find(_LF, self._scanned)
         if end < 0:
             self._scanned = len(self._data)
-            if not self._pieces and self._tail.find(_LF, self._tail_scanned) < 0:
-                self._tail_scanned = len(self._tail)
+            if not self._has_line_end_in_pieces():
                 return None
             self._join()
             end = self._data.find(_LF, self._scanned)
-            if end < 0:
-                self._scanned = len(self._data)
-                return None
         line = self._data[self._position : end]
         self._used_up_to(end + 1)
         return line
+
+    def _has_line_end_in_pieces(self) -> bool:
+        """Search the bytes behind `_data` that were not searched before."""
+        while self._pieces_scanned < len(self._pieces):
+            if _LF in self._pieces[self._pieces_scanned]:
+                return True
+            self._pieces_scanned += 1
+        if self._tail.find(_LF, self._tail_scanned) >= 0:
+            return True
+        self._tail_scanned = len(self._tail)
+        return False
 
     def take(self, size: int, line_end: bytes = b"") -> bytes | None:
         """Return the next `size` bytes and drop the line end after them, or return None until all are there.
@@ -150,7 +168,7 @@ class ReceiveBuffer:
     def _drop_pieces(self) -> None:
         self._pieces = []
         self._tail = bytearray()
-        self._tail_scanned = 0
+        self._pieces_scanned = self._tail_scanned = 0
 
     def _used_up_to(self, position: int) -> None:
         left = len(self._data) - position
