@@ -44,6 +44,7 @@ TARGETS: Final = {
     "failover": "tests/storage/postgres/test_replicated.py",
     "convert-kills": "tests/tools/test_convert_resumed.py",
     "streams": ".ci/run",
+    "spark-environments": "tests/spark/test_environments.py",
     "membership": "tests/cluster/test_torture.py",
     "zookeeper-kills": "tests/cluster/test_torture.py",
     "soak": "tests/server/test_soak.py",

@@ -55,7 +55,7 @@ def installed(name: str, *packages: str) -> Path:
     folder = INSTALLED / name
     if not folder.exists():
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--target", folder]
-        subprocess.run([*pip, *packages], check=True)
+        subprocess.run([*pip, *packages], check=True, timeout=LONG_S)
     return folder
 
 
@@ -89,9 +89,9 @@ def wheel(scratch: Path) -> Environment:
         shutil.copy(ROOT / name, sources / name)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", scratch, sources]
-    subprocess.run([*pip, *build], check=True, env=os.environ | {"KESTREL_EXTENSION": "none"})
+    subprocess.run([*pip, *build], check=True, timeout=LONG_S, env=os.environ | {"KESTREL_EXTENSION": "none"})
     (built,) = scratch.glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", scratch / "installed", built], check=True)
+    subprocess.run([*pip, "install", "--no-deps", "--target", scratch / "installed", built], check=True, timeout=LONG_S)
     return Environment([*CLUSTER], [scratch / "installed", PACKAGES], {})
 
 
