@@ -68,6 +68,17 @@ def test_item_delivered_after_its_get_is_a_failure(run: Run) -> None:
     assert run.failed == ["confirmed"]
 
 
+@pytest.mark.parametrize(("received_s", "ahead_s", "failed"), [(2.4, 0, ["early"]), (2.5, 0, []), (1.1, 2, [])])
+def test_delayed_item_delivered_before_it_is_due_is_a_failure(
+    run: Run, received_s: float, ahead_s: float, failed: list[str]
+) -> None:
+    delayed = run.tracker.new_item("jobs", ["jobs"], 10, 0, "producer", 2000)
+    run.tracker.set_put_result([delayed], STORED)
+    run.tracker.timeline.clock.append((1.6 if ahead_s == 0 else 0.9, ahead_s))
+    run.receive(received_s, requested_s=1.0, item=delayed)
+    assert run.failed == failed
+
+
 def test_get_without_a_reply_may_have_taken_a_returned_item(run: Run) -> None:
     run.receive(1.0, requested_s=0.9, outcome=ABORTED)
     behind = run.tracker.new_item("jobs", ["jobs"], 10, 0, "producer")

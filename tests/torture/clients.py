@@ -241,7 +241,7 @@ class ThriftWorker(Worker):
 
 
 class Producer(Worker):
-    """Puts single items or many at a time, some with an expiry, to queues without too many items."""
+    """Puts single items or many at a time, some with an expiry or a delay, to queues without too many items."""
 
     def __init__(
         self,
@@ -257,25 +257,28 @@ class Producer(Worker):
         super().__init__(name, proxy, tracker, rng)
         self._targets, self._atomic, self._backlog = targets, atomic, backlog
 
-    def new_items(self, max_count: int) -> tuple[str, int, list[Item]]:
-        """Return a target, the expiry in seconds, and new items for the target."""
+    def new_items(self, max_count: int) -> tuple[str, int, int, list[Item]]:
+        """Return a target, the expiry in seconds, the delay in milliseconds, and new items for the target."""
         open_ = [
             name
             for name, destinations in self._targets.items()
             if all(self.tracker.queued[each] < self._backlog for each in destinations)
         ]
         if not open_:
-            return "", 0, []
+            return "", 0, 0, []
         target = self.rng.choice(open_)
         expiry_s = 0
         if target in ("work", "jobs", "later"):
             expiry_s = self.rng.choices((0, 1, 2, 86_400), (80, 5, 5, 10))[0]
         count = self.rng.randrange(1, max_count + 1)
-        return target, expiry_s, [self._new(target, expiry_s) for _ in range(count)]
+        delay_ms = 0
+        if target == "soon" or (target == "news" and self.rng.random() < 0.2):
+            delay_ms = self.rng.choice((1, self.rng.randrange(1, 300), self.rng.randrange(1, 3000)))
+        return target, expiry_s, delay_ms, [self._new(target, expiry_s, delay_ms) for _ in range(count)]
 
-    def _new(self, target: str, expiry_s: int) -> Item:
+    def _new(self, target: str, expiry_s: int, delay_ms: int) -> Item:
         size = self.rng.randrange(self.rng.choices(*SIZES)[0] + 1)
-        return self.tracker.new_item(target, self._targets[target], size, expiry_s, self.name)
+        return self.tracker.new_item(target, self._targets[target], size, expiry_s, self.name, delay_ms)
 
     def refused(self, items: list[Item]) -> None:
         """Handle the refusal of a put. Unless one queue or record holds the item, some destinations may have it."""
@@ -290,10 +293,9 @@ class MemcacheProducer(Producer):
 
     def step(self, connection: LineConnection | BlockingConnection) -> bool:
         assert isinstance(connection, LineConnection)
-        target, expiry_s, items = self.new_items(self.rng.choice((1, 1, 5, 40)))
-        requests = [
-            set_(target.encode(), self.tracker.data(item)).replace(b" 0 0 ", b" 0 %d " % expiry_s, 1) for item in items
-        ]
+        target, expiry_s, delay_ms, items = self.new_items(self.rng.choice((1, 1, 5, 40)))
+        key = b"%b/delay=%d" % (target.encode(), delay_ms) if delay_ms else target.encode()
+        requests = [set_(key, self.tracker.data(item)).replace(b" 0 0 ", b" 0 %d " % expiry_s, 1) for item in items]
         connection.send(b"".join(requests))
         for item in items:
             if isinstance(connection.expect_line(b"STORED"), ErrorReply):
@@ -311,10 +313,11 @@ class TextProducer(Producer):
 
     def step(self, connection: LineConnection | BlockingConnection) -> bool:
         assert isinstance(connection, LineConnection)
-        target, expiry_s, items = self.new_items(self.rng.choice((1, 1, 10)))
+        target, expiry_s, delay_ms, items = self.new_items(self.rng.choice((1, 1, 10)))
         if items:
             lines = b"".join(self.tracker.data(item) + b"\n" for item in items)
-            connection.send(b"put %b %d:\n%b\n" % (target.encode(), expiry_s * 1000, lines))
+            delay = b" delay=%d" % delay_ms if delay_ms else b""
+            connection.send(b"put %b %d%b:\n%b\n" % (target.encode(), expiry_s * 1000, delay, lines))
             line = connection.line()
             if line == b"+%d" % len(items):
                 self.tracker.set_put_result(items, STORED)
@@ -331,11 +334,11 @@ class ThriftProducer(ThriftWorker, Producer):
 
     def step(self, connection: LineConnection | BlockingConnection) -> bool:
         assert isinstance(connection, BlockingConnection)
-        target, expiry_s, items = self.new_items(self.rng.choice((1, 10, 100)))
+        target, expiry_s, delay_ms, items = self.new_items(self.rng.choice((1, 10, 100)))
         if items:
             data = [self.tracker.data(item) for item in items]
             try:
-                stored = connection.ask(self.calls.put(target.encode(), data, expiry_s * 1000))
+                stored = connection.ask(self.calls.put(target.encode(), data, expiry_s * 1000, delay_ms))
             except ServerError:
                 self.refused(items)
                 return False

@@ -37,6 +37,8 @@ _NEIGHBOURS: Final = 3
 _GRACE_S: Final = 2.0
 """Effects of a fault may appear so long after its end: a commit had begun, or a queue is being reopened."""
 
+_EARLY_S: Final = 0.005
+"""Time that a delayed item may be early: the server rounds times to milliseconds."""
 
 _BUSY_S: Final = 0.05
 """Replies that were received so shortly after each other may have been sent in another order."""
@@ -80,11 +82,12 @@ class Delivery:
 
 
 class Item:
-    """An item that a client has put. An `expiry_s` of 0 is no expiry."""
+    """An item that a client has put. An `expiry_s` of 0 is no expiry, and a `delay_ms` of 0 no delay."""
 
     __slots__ = (
         "answered_s",
         "client",
+        "delay_ms",
         "deliveries",
         "destinations",
         "expiry_s",
@@ -96,14 +99,25 @@ class Item:
     )
 
     def __init__(
-        self, key: bytes, target: str, destinations: Sequence[str], size: int, expiry_s: int, client: str
+        self,
+        key: bytes,
+        target: str,
+        destinations: Sequence[str],
+        size: int,
+        expiry_s: int,
+        client: str,
+        delay_ms: int = 0,
     ) -> None:
         self.key, self.target, self.destinations = key, target, destinations
-        self.size, self.expiry_s, self.client = size, expiry_s, client
+        self.size, self.expiry_s, self.client, self.delay_ms = size, expiry_s, client, delay_ms
         self.state = SENT
         self.sent_s = time.monotonic()
         self.answered_s = 0.0
         self.deliveries: dict[str, list[Delivery]] = {}
+
+    def moves_to(self, destination: str) -> bool:
+        """Return whether the server moves the item to that destination, or within it."""
+        return destination == "later" or self.delay_ms > 0
 
 
 @dataclass
@@ -195,12 +209,14 @@ class ItemTracker:
 
     # Puts.
 
-    def new_item(self, target: str, destinations: Sequence[str], size: int, expiry_s: int, client: str) -> Item:
+    def new_item(
+        self, target: str, destinations: Sequence[str], size: int, expiry_s: int, client: str, delay_ms: int = 0
+    ) -> Item:
         """Return a new item that is about to be put."""
         with self._lock:
             self._numbers[client] += 1
             key = f"{target}/{client}/{self._numbers[client]}".encode()
-            item = self.items[key] = Item(key, target, destinations, size, expiry_s, client)
+            item = self.items[key] = Item(key, target, destinations, size, expiry_s, client, delay_ms)
             self.put_order[target].append(item)
             self.counts["put"] += 1
         return item
@@ -208,7 +224,7 @@ class ItemTracker:
     def data(self, item: Item) -> bytes:
         """Return the data of an item: its key, and bytes that depend on it, printable for the text protocol."""
         start = zlib.crc32(item.key) % _BLOCK_BYTES
-        return item.key + b" " + self._blocks[item.target in ("jobs", "line")][start : start + item.size]
+        return item.key + b" " + self._blocks[item.target in ("jobs", "line", "soon")][start : start + item.size]
 
     def set_put_result(self, items: Iterable[Item], state: str) -> None:
         """Record the server's reply to puts."""
@@ -261,6 +277,8 @@ class ItemTracker:
                     earlier[-2:] = [delivery, earlier[-2]]
                 self._count_redelivery(item, destination, *earlier[-2:])
             self._check_expiry(item, delivery)
+            if item.delay_ms and not self._may_have_passed(item, item.delay_ms / 1000 - _EARLY_S):
+                self.fail("early", self.history(item))
             if outcome == CONFIRMED:
                 self._confirmed(delivery)
             return delivery
@@ -279,12 +297,12 @@ class ItemTracker:
             self.fail(check, self.history(item))
         else:
             self.causes[cause] += 1
-        before.was_redelivered = destination != "later"  # an item that is moved twice may be open twice
+        before.was_redelivered = not item.moves_to(destination)  # an item that is moved twice may be open twice
 
     def _cause(self, destination: str, before: Delivery, delivery: Delivery) -> str | None:
         fault = self.timeline.fault_between(before.requested_s)
         # A crash or failure between the put and the confirm of a move repeats the move.
-        moved = destination == "later" and self.timeline.fault_between(before.item.sent_s, but="stop")
+        moved = before.item.moves_to(destination) and self.timeline.fault_between(before.item.sent_s, but="stop")
         if before.outcome == CONFIRMED:
             last_s = before.received_s + _GRACE_S
             if before.is_removed_after_reply and self.timeline.fault_between(before.requested_s, last_s, but="stop"):
@@ -310,15 +328,15 @@ class ItemTracker:
 
     def may_have_expired(self, item: Item) -> bool:
         """Return whether the server's clock may have passed the item's expiry since it was put."""
-        if not item.expiry_s:
-            return False
+        return item.expiry_s > 0 and self._may_have_passed(item, item.expiry_s - 1)
+
+    def _may_have_passed(self, item: Item, seconds: float) -> bool:
+        """Return whether the server's clock may have reached that time after the put."""
         began = item.sent_s + min(self.timeline.clock_offsets(item.sent_s, (item.answered_s or item.sent_s) + 1))
-        marks = self.timeline.clock
+        marks = self.timeline.clock[:]
         ends = [since for since, _ in marks[1:]] + [time.monotonic()]
         return any(
-            end + offset >= began + item.expiry_s - 1
-            for (_, offset), end in zip(marks, ends, strict=True)
-            if end >= item.sent_s
+            end + offset >= began + seconds for (_, offset), end in zip(marks, ends, strict=True) if end >= item.sent_s
         )
 
     def set_outcome(self, deliveries: Iterable[Delivery], outcome: str) -> None:
@@ -394,7 +412,10 @@ class ItemTracker:
 
     def history(self, item: Item) -> str:
         """Return the history of an item for a person, with the faults of the server meanwhile."""
-        events = [(item.sent_s, f"{item.client} puts it to {item.target}, {item.size} bytes, expiry {item.expiry_s} s")]
+        put = f"{item.client} puts it to {item.target}, {item.size} bytes, expiry {item.expiry_s} s"
+        if item.delay_ms:
+            put += f", delay {item.delay_ms} ms"
+        events = [(item.sent_s, put)]
         if item.answered_s:
             events.append((item.answered_s, f"the reply: {item.state}"))
         for destination, deliveries in item.deliveries.items():

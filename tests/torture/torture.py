@@ -2,11 +2,11 @@
 
     python -m tests.torture.torture --seed 1 --seconds 400 --storage journal
 
-Producers put single items and many at a time, with and without an expiry. Consumers take items, hold them open,
-confirm, abort, disconnect, and let reads time out. The queues are plain queues, a parent and its children, an alias, a
-queue that expires into another, an ordered queue with one producer and one consumer, and queues that one client fills,
-empties and deletes. Limits are so small that journals are rotated, read behind, rewritten and packed all the time.
-`syncJournal` is 0, so that no acknowledged change may be lost.
+Producers put single items and many at a time, with and without an expiry or a delay. Consumers take items, hold them
+open, confirm, abort, disconnect, and let reads time out. The queues are plain queues, a parent and its children, an
+alias, a queue that expires into another, an ordered queue with one producer and one consumer, and queues that one
+client fills, empties and deletes. Limits are so small that journals are rotated, read behind, rewritten and packed all
+the time. `syncJournal` is 0, so that no acknowledged change may be lost.
 
 Meanwhile the server is killed, stopped in order and frozen. Power failures discard what was not synced. Connections are
 cut within requests and replies. The disk is full for a while, and writes and syncs fail. The clock steps by minutes.
@@ -50,7 +50,7 @@ from tests.torture.clients import (
     Worker,
     out_of_order,
 )
-from tests.torture.item_tracker import CONFIRMED, ItemTracker, Timeline
+from tests.torture.item_tracker import CONFIRMED, STORED, ItemTracker, Timeline
 from tests.torture.kill_restart import SMALL_LIMITS
 from tests.torture.proxies import CUT_KINDS, ProxyNetwork
 
@@ -80,6 +80,7 @@ TARGETS: Final = {
     "news": ("news", "news+a", "news+b"),
     "orders": ("billing", "shipping"),
     "later": ("later",),
+    "soon": ("soon",),
 }
 """Destinations of an item that is put to each target. The target `line` has a producer of its own."""
 
@@ -92,11 +93,12 @@ DESTINATIONS: Final = {
     "billing": ("billing",),
     "shipping": ("shipping",),
     "later": ("later", "late"),
+    "soon": ("soon",),
     "line": ("line",),
 }
 """Queues of each destination."""
 
-SINGLE_QUEUE_TARGETS: Final = frozenset(("work", "jobs", "later", "line"))
+SINGLE_QUEUE_TARGETS: Final = frozenset(("work", "jobs", "later", "soon", "line"))
 """Targets that store an item in one queue, so that a refused put stores it nowhere."""
 
 BACKLOG: Final = 2000
@@ -126,6 +128,7 @@ CHECKS: Final = {
     "confirmed": "no item was delivered after its get or confirm was answered",
     "duplicates": "every other duplicate has a known cause",
     "ids": "no open read id was used twice",
+    "early": "no delayed item was delivered before it was due",
     "expired": "no expired item was delivered",
     deleting_client.CHECK: "deleted items stayed deleted, and no later item was deleted",
 }
@@ -250,10 +253,11 @@ class FaultInjector:
             self._tracker.fail("server", f"exit status {self.server.process.returncode}: {self.server.stderr()}")
 
     def final_restart(self) -> Server:
-        """Restart the server without faults and with the right time."""
+        """Restart the server without faults, with the latest clock of the run, so that delayed items become due."""
         self._shim.heal()
-        self._timeline.clock.append((time.monotonic(), 0.0))
-        self._shim.set_clock(0)
+        ahead_s = max(offset_s for _, offset_s in self._timeline.clock)
+        self._timeline.clock.append((time.monotonic(), ahead_s))
+        self._shim.set_clock(ahead_s)
         self._restart(STOP, 0.0)
         return self.server
 
@@ -268,8 +272,8 @@ def _make_workers(tracker: ItemTracker, network: ProxyNetwork, rng: random.Rando
         workers.append(kind(name, network.new_proxy(kind.protocol), tracker, own, *arguments, **options))
 
     for name, kind in (("m", MemcacheProducer), ("t", TextProducer), ("l", ThriftProducer)):
-        # The text protocol carries only lines, so it is used for a target whose data are lines.
-        targets = {"jobs": TARGETS["jobs"]} if kind is TextProducer else TARGETS
+        # The text protocol carries only lines, so it is used for the targets whose data are lines.
+        targets = {each: TARGETS[each] for each in ("jobs", "soon")} if kind is TextProducer else TARGETS
         for number in (1, 2):
             add(kind, f"{name}{number}", targets, atomic, backlog=BACKLOG)
     add(MemcacheProducer, "line", {"line": ("line",)}, atomic, backlog=BACKLOG)
@@ -286,6 +290,9 @@ def _make_workers(tracker: ItemTracker, network: ProxyNetwork, rng: random.Rando
         (PlainThriftConsumer, "shipping", ("shipping",)),
         (ReliableConsumer, "later", ("late", "late", "late", "later")),
         (HoldingConsumer, "later", ("late",)),
+        (ReliableConsumer, "soon", ("soon",)),
+        (TextConsumer, "soon", ("soon",)),
+        (HoldingConsumer, "soon", ("soon",)),
         (OrderedConsumer, "line", ("line",)),
     )
     for number, (consumer, destination, queues) in enumerate(consumers):
@@ -354,13 +361,18 @@ def _create_children(server: Server) -> None:
 
 
 def _drain(server: Server, tracker: ItemTracker, events: Events) -> int:
-    """Take all remaining items, after those that expire have moved. Return their number."""
+    """Take all remaining items, after those that expire or were delayed have moved. Return their number."""
     remaining = 0
 
     def has_moved() -> bool:
         with server.connect() as client:
             return client.stats().get("queue_later_open_transactions", "0") == "0"
 
+    def has_no_delayed_items() -> bool:
+        with server.connect() as client:
+            return client.stats()["delayed_items"] == "0"
+
+    eventually(has_no_delayed_items, "delayed items have become visible")
     connection = LineConnection(server.port)
     for destination, queues in DESTINATIONS.items():
         for queue in queues:
@@ -391,6 +403,8 @@ def _check_items(tracker: ItemTracker, events: Events, remaining: int, report: C
         f"{unclear:,} without a clear reply; {counts['delivered']:,} delivered, {counts['confirmed']:,} confirmed, "
         f"{remaining:,} of them at the end"
     )
+    delayed = [item for item in tracker.items.values() if item.delay_ms and item.state == STORED]
+    print(f"delayed items: {len(delayed):,} acknowledged")
     print(f"deleted queues: {counts['deletions']:,} deletions, {counts['puts to deleted queues']:,} acknowledged")
     causes = ", ".join(f"{cause} {count:,}" for cause, count in sorted(tracker.causes.items()))
     print(f"duplicates: {counts['redelivered']:,}; {causes}")
