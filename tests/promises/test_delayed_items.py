@@ -20,6 +20,7 @@ from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from tests.config_tables import alias, queue
 from tests.memcache_text import END, NOT_STORED, STORED, is_missing, items, put, set_, stat, stats, value
 from tests.promises.watched_disk import WatchedDisk
 
@@ -32,14 +33,6 @@ STORAGES: Final = pytest.mark.parametrize("storage", [JournalStorage, ScrollStor
 
 def config_of(*tables: str, server: str = "") -> Config:
     return loads("\n".join(["maxOpenTransactions = 100", server, *tables]))
-
-
-def queue(name: str, settings: str) -> str:
-    return f"[[queues]]\nname = '{name}'\n{settings}\n"
-
-
-def alias(name: str, *destinations: str) -> str:
-    return f"[[aliases]]\nname = '{name}'\ndestinationQueues = {list(destinations)}\n"
 
 
 def put_later(client: MemoryClient, queue: bytes, delay_ms: int, *datas: bytes, expiry: int = 0) -> None:
@@ -446,6 +439,16 @@ def test_items_that_were_due_while_the_server_was_down_become_visible_at_its_sta
     assert items(server.connect(), b"work") == datas
 
 
+def visible_after_start(folder: Path, config: Config | None = None) -> list[bytes]:
+    """Return the items of the queue "work" five seconds after a start over the folder."""
+    server = MemoryServer(config=config, folder=folder)
+    server.advance(5)
+    found = items(server.connect(), b"work")
+    server.stop()
+    server.settle()
+    return found
+
+
 def test_crash_at_any_disk_operation_loses_no_delayed_item(tmp_path: Path) -> None:
     config = config_of("[default]\nsyncJournal = 0\n")
     disk = WatchedDisk(tmp_path / "queues")
@@ -456,13 +459,9 @@ def test_crash_at_any_disk_operation_loses_no_delayed_item(tmp_path: Path) -> No
         server.advance(5)
     assert len(disk.left_by_processes) > 3
     for folder in [*disk.left_by_processes, *disk.left_by_machines]:
-        again = MemoryServer(config=config, folder=folder)
-        again.advance(5)
-        found = items(again.connect(), b"work")
+        found = visible_after_start(folder, config)
         assert {*found} == {b"one", b"two"}, folder.name
         assert len(found) <= 4, "an item that was moving may be doubled"
-        again.stop()
-        again.settle()
 
 
 def test_crash_during_a_delayed_put_keeps_all_or_nothing(tmp_path: Path) -> None:
@@ -473,11 +472,7 @@ def test_crash_during_a_delayed_put_keeps_all_or_nothing(tmp_path: Path) -> None
     with disk.watching():
         put_later(client, b"work", 5000, b"second")
     for folder in disk.left_by_processes:
-        again = MemoryServer(folder=folder)
-        again.advance(5)
-        assert items(again.connect(), b"work") in ([b"first"], [b"first", b"second"])
-        again.stop()
-        again.settle()
+        assert visible_after_start(folder) in ([b"first"], [b"first", b"second"])
 
 
 def test_failed_storage_of_delayed_items_is_reopened_with_all_of_them() -> None:

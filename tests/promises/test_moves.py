@@ -19,6 +19,7 @@ from kestrel.config.model import Config
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
+from tests.config_tables import alias, queue
 from tests.journal.handwritten import addx
 from tests.memcache_text import END, STORED, is_missing, items, put, set_, stat, value
 from tests.promises.watched_disk import WatchedDisk
@@ -35,14 +36,6 @@ MS: Final = 0.001
 def config_of(settings: str, rest: str = "", *, server: str = "") -> Config:
     """Return a configuration of the queue "work", further tables, and settings of the server."""
     return loads(f"maxOpenTransactions = 100\n{server}\n[[queues]]\nname = 'work'\n{settings}\n{rest}")
-
-
-def queue(name: str, settings: str) -> str:
-    return f"[[queues]]\nname = '{name}'\n{settings}\n"
-
-
-def alias(name: str, *destinations: str) -> str:
-    return f"[[aliases]]\nname = '{name}'\ndestinationQueues = {list(destinations)}\n"
 
 
 def warnings_about(events: Sequence[LogEvent], *names: str) -> list[str]:

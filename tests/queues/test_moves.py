@@ -16,6 +16,7 @@ from kestrel.errors import StorageError
 from kestrel.queues.moves import MAX_CONCURRENT_MOVES, MOVE_RETRY_S
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
+from tests.config_tables import alias, queue
 from tests.memcache_text import END, NOT_STORED, STORED, items, put, set_, stat, value
 from tests.promises.slow_server import SlowServer
 
@@ -25,14 +26,6 @@ DISK_FAILED: Final = b"SERVER_ERROR disk failed\r\n"
 def config_of(*tables: str, server: str = "") -> Config:
     """Return a configuration with these settings of the server, and tables of queues and aliases."""
     return loads("\n".join(["maxOpenTransactions = 10", server, *tables]))
-
-
-def queue(name: str, settings: str) -> str:
-    return f"[[queues]]\nname = '{name}'\n{settings}\n"
-
-
-def alias(name: str, *destinations: str) -> str:
-    return f"[[aliases]]\nname = '{name}'\ndestinationQueues = {list(destinations)}\n"
 
 
 def numbered(first: int, end: int) -> list[bytes]:

@@ -1,0 +1,11 @@
+"""Tables of a configuration, as TOML."""
+
+from __future__ import annotations
+
+
+def queue(name: str, settings: str) -> str:
+    return f"[[queues]]\nname = '{name}'\n{settings}\n"
+
+
+def alias(name: str, *destinations: str) -> str:
+    return f"[[aliases]]\nname = '{name}'\ndestinationQueues = {list(destinations)}\n"
