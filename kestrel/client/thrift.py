@@ -295,11 +295,18 @@ def _text(reader: binary.ThriftReader) -> str:
     return reader.binary().decode("utf-8", "replace")
 
 
-def _names(reader: binary.ThriftReader) -> list[bytes]:
+def _list_size(reader: binary.ThriftReader, element_type: int, most: int | None = None) -> int:
+    """Read the header of a list, and return its size. Raises `BadReply` for another type or too many elements."""
     type_, size = reader.list_header()
-    if size and type_ != binary.STRING:
+    if most is not None and size > most:
+        raise BadReply(f"the reply has {size} items; limit={most}")
+    if size and type_ != element_type:
         raise BadReply("the result has the wrong type")
-    return reader.binaries(size)
+    return size
+
+
+def _names(reader: binary.ThriftReader) -> list[bytes]:
+    return reader.binaries(_list_size(reader, binary.STRING))
 
 
 def _status(reader: binary.ThriftReader) -> str:
@@ -315,11 +322,7 @@ def _count(reader: binary.ThriftReader, *, most: int) -> int:
 
 
 def _items(reader: binary.ThriftReader, *, most: int) -> list[OpenRead]:
-    type_, size = reader.list_header()
-    if size > most:  # check first: an empty item is one byte on the wire and many in memory
-        raise BadReply(f"the reply has {size} items; limit={most}")
-    if size and type_ != binary.STRUCT:
-        raise BadReply("the result has the wrong type")
+    size = _list_size(reader, binary.STRUCT, most)  # checked first: an empty item is one byte, and many in memory
     items = []
     data = reader.data
     for _ in range(size):
@@ -379,9 +382,7 @@ def _range_state(reader: binary.ThriftReader) -> RangeState:
 
 
 def _range_items(first_id: int, end_id: int, reader: binary.ThriftReader) -> list[RangeItem]:
-    type_, size = reader.list_header()
-    if size and type_ != binary.STRUCT:
-        raise BadReply("the result has the wrong type")
+    size = _list_size(reader, binary.STRUCT)
     items = []
     data = reader.data
     for _ in range(size):

@@ -69,10 +69,6 @@ def _parse_header(data: bytes) -> _Header:
     return _Header(int(due_ms), int(expiry_ms), target, size)
 
 
-def _settle_alike(batch: Batch, other: Batch) -> None:
-    batch.settle(other.failure)
-
-
 class _Target:
     """The delayed items of one queue or alias."""
 
@@ -339,7 +335,7 @@ class DelayedItems:
                 if dropped is None:
                     pending.batch.settle(None)
                 else:
-                    dropped.when_settled(partial(_settle_alike, pending.batch, dropped))
+                    pending.batch.settle_with(dropped)
 
     def _drop(self, queue: Queue, name: bytes | None) -> Batch | None:
         names = list(self._targets) if name is None else [name]
@@ -358,8 +354,7 @@ class DelayedItems:
             if failure is not None:
                 dropped.settle(failure.value if isinstance(failure.value, KestrelError) else QueueFailed(_NOT_DROPPED))
                 return
-            last = queue.touch()
-            last.when_settled(partial(_settle_alike, dropped, last))
+            dropped.settle_with(queue.touch())
 
         slices = range(0, len(xids), DROPPED_PER_SLICE)
         self._context.scheduler.for_each(slices, drop, 1).addBoth(is_done)

@@ -367,8 +367,7 @@ class Queue(HeadOwner):
                 self.put_back([xid], failed=False)
                 both.settle(batch.failure)
             else:
-                confirmed = self.confirm([xid])
-                confirmed.when_settled(lambda: both.settle(confirmed.failure))
+                both.settle_with(self.confirm([xid]))
 
         batch.when_settled(settled)
         return both

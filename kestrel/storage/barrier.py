@@ -92,6 +92,11 @@ class Batch:
             call()
 
 
+    def settle_with(self, other: Batch) -> None:
+        """Settle this batch in the same way as `other`, once that is settled."""
+        other.when_settled(lambda: self.settle(other.failure))
+
+
 def combine_batches(batches: Sequence[Batch]) -> Batch | None:
     """Return a batch that is safe when all `batches` are, and lost as soon as one of them is. Return None if there are
     none.
