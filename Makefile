@@ -66,7 +66,7 @@ check: $(CHECKS) ## run ruff and mypy
 	$(VENV)/bin/mypy
 
 # Builds in the checkout. Unlike an installation, this fails if the extension cannot be built.
-compiled: $(CHECKS) ## build the extension: the modules of the hot path, compiled (needs a C compiler; takes a minute)
+compiled: $(CHECKS) ## build the extension: the modules of the hot path, compiled (needs a C compiler; takes two minutes)
 	KESTREL_EXTENSION=require $(VENV)/bin/python setup.py --quiet build_ext --inplace
 
 torture: $(TESTS) ## run clients of all protocols while processes, networks, disks and clocks fail, and count items (SEED=1 SECONDS=120 STORAGE=scroll)
