@@ -142,6 +142,16 @@ EXPORT_PROBLEM: Final = StructField(
 )
 """Column of a row that describes a problem of the source files instead of an item."""
 
+EXPORT_TOTALS: Final = StructField(
+    "totals",
+    StructType()
+    .add("server", _STRING, False)
+    .add("queues", _LONG, False)
+    .add("items", _LONG, False)
+    .add("bytes", _LONG, False),
+)
+"""Column of the last row of each unit: what was exported from it. Bytes are those of the items' data."""
+
 DATA: Final = "data"
 
 

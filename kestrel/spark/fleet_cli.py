@@ -169,6 +169,10 @@ def _export(arguments: Namespace, output: Output) -> int:
             server=arguments.server,
             queues=arguments.queues,
         )
+    if len(done.servers) > 1:
+        for line in done.lines():
+            output.line(line)
+        output.line("")
     output.line(f"{count(done.items, 'item')} in {show_text(out)}")
     output.flush()
     for remark in done.remarks:

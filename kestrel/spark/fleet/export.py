@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
-from kestrel.spark.columns import EXPORT_PROBLEM, EXPORTED_ITEMS, EXPORTED_TEXTS, batches_of
+from kestrel.spark.columns import EXPORT_PROBLEM, EXPORT_TOTALS, EXPORTED_ITEMS, EXPORTED_TEXTS, batches_of
 from kestrel.spark.fleet.units import Unit, folders_of, found_readers, map_units, reader_units
 from kestrel.spark.options import SourceFailed
 from kestrel.tools.dumps import adds
@@ -26,10 +26,13 @@ from kestrel.tools.files.folder import Folder, Found
 from kestrel.tools.files.journal_contents import JournalContents
 from kestrel.tools.files.scroll_contents import ScrollContents
 from kestrel.tools.files.snapshot_files import JournalSnapshot, damage_sentence
-from kestrel.tools.formatting import show_path, spell_queue
+from kestrel.tools.formatting import align_table, show_path, show_text, spell_queue
 from kestrel.tools.progress import no_progress
 from kestrel.tools.qpack import OutcomeRemark
 from kestrel.tools.tool_runner import ToolFailed, explain_os_error
+
+_REPORTS: Final = (EXPORT_PROBLEM.name, EXPORT_TOTALS.name)
+"""Columns of the rows that are not items."""
 
 MOST_ROWS: Final = 4096
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -57,29 +60,34 @@ class _ReadItem(NamedTuple):
 def export_rows(
     unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a unit's items, then of the problems of its files. `folder` is the unit's folder.
+    """Yield the rows of a unit's items, then of the problems of its files, then its totals. `folder` is its folder.
 
-    The columns are `EXPORTED_TEXTS` with `is_text`, else `EXPORTED_ITEMS`, and `problem`.
+    The columns are `EXPORTED_TEXTS` with `is_text`, else `EXPORTED_ITEMS`, and `EXPORT_PROBLEM` and `EXPORT_TOTALS`.
     """
-    schema = to_arrow_schema(with_problem(is_text=is_text), timezone="UTC")
+    schema = to_arrow_schema(_with_reports(is_text=is_text), timezone="UTC")
     return batches_of(_rows(unit, folder, which, now_ms, is_text=is_text), schema, MOST_ROWS, MOST_BYTES)
 
 
 def _rows(unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool) -> Iterator[tuple[Any, ...]]:
     shown = show_path(unit.folder)
     problems: list[OutcomeRemark] = []
+    total_queues = total_items = total_bytes = 0
     try:
         for found in _founds(unit, folder):
+            total_queues += 1
             items = _items_in(folder, found, which, now_ms, problems)
             for position, (queue, item) in enumerate(items):
                 data = _as_text(item.data) if is_text else (item.data,)
                 place = unit.server, shown, queue, position
-                yield *place, item.add_ms, item.expiry_ms or None, item.errors, *data, None
+                yield *place, item.add_ms, item.expiry_ms or None, item.errors, *data, None, None
+                total_items += 1
+                total_bytes += len(item.data)
     except (OSError, ToolFailed) as error:
         problems.append(OutcomeRemark(f"{shown}: {_reason(error)}"))
     nothing = [None] * len(EXPORTED_TEXTS if is_text else EXPORTED_ITEMS)
     for remark in problems:
-        yield *nothing, {"place": unit.number, **remark._asdict()}
+        yield *nothing, {"place": unit.number, **remark._asdict()}, None
+    yield *nothing, None, ServerTotals(unit.server, total_queues, total_items, total_bytes)._asdict()
 
 
 def _founds(unit: Unit, folder: Folder) -> Iterable[Found]:
@@ -144,9 +152,9 @@ def _reason(error: OSError | ToolFailed) -> str:
     return f"cannot be read: {explain_os_error(error)}" if isinstance(error, OSError) else str(error)
 
 
-def with_problem(*, is_text: bool) -> StructType:
+def _with_reports(*, is_text: bool) -> StructType:
     """Return the columns of the rows from `export_rows`."""
-    return StructType([*(EXPORTED_TEXTS if is_text else EXPORTED_ITEMS), EXPORT_PROBLEM])
+    return StructType([*(EXPORTED_TEXTS if is_text else EXPORTED_ITEMS), EXPORT_PROBLEM, EXPORT_TOTALS])
 
 
 def _as_text(data: bytes) -> tuple[str | None, str | None]:
@@ -164,11 +172,31 @@ class ExportFormat(Enum):
     JSON_LINES = "jsonl"
 
 
-class Exported(NamedTuple):
-    """The number of exported items, and remarks on problems of the source files."""
+class ServerTotals(NamedTuple):
+    """The exported queues and items of a server, and the bytes of the items' data."""
 
+    server: str
+    queues: int
     items: int
+    bytes: int
+
+
+class Exported(NamedTuple):
+    """What was exported, and remarks on problems of the source files."""
+
+    servers: list[ServerTotals]
+    """Sorted by name."""
     remarks: list[OutcomeRemark]
+
+    @property
+    def items(self) -> int:
+        """The number of exported items."""
+        return sum(totals.items for totals in self.servers)
+
+    def lines(self) -> Iterator[str]:
+        """Yield a table with a line for each server."""
+        rows = [[show_text(server), *map(str, figures)] for server, *figures in self.servers]
+        yield from align_table([list(ServerTotals._fields), *rows])
 
 
 def items_of(
@@ -187,7 +215,7 @@ def items_of(
     are those of `kestrel.spark.fleet.verify.verify`.
     """
     table = _table(spark, paths, which, server, queues, now_ms, is_text=False)
-    return table.where(F.col(EXPORT_PROBLEM.name).isNull()).drop(EXPORT_PROBLEM.name)
+    return _only_items(table)
 
 
 def export(
@@ -207,11 +235,8 @@ def export(
     """
     table = _table(spark, paths, which, server, queues, now_ms, is_text=form is ExportFormat.JSON_LINES)
     seen = Observation("exported")
-    problem = F.col(EXPORT_PROBLEM.name)
-    observed = table.observe(
-        seen, F.count_if(problem.isNull()).alias("items"), F.collect_list(problem).alias("problems")
-    )
-    writer = observed.where(problem.isNull()).drop(EXPORT_PROBLEM.name).write.mode("errorifexists")
+    observed = table.observe(seen, *(F.collect_list(name).alias(name) for name in _REPORTS))
+    writer = _only_items(observed).write.mode("errorifexists")
     try:
         if form is ExportFormat.PARQUET:
             writer.parquet(whole_path(out))
@@ -221,8 +246,23 @@ def export(
         if error.getCondition() == "PATH_ALREADY_EXISTS":
             raise SourceFailed(f"{out} already exists: name another folder for the items") from None
         raise
-    problems = sorted(seen.get["problems"], key=lambda each: each["place"])
-    return Exported(seen.get["items"], [OutcomeRemark(each["sentence"], each["is_complaint"]) for each in problems])
+    problems = sorted(seen.get[EXPORT_PROBLEM.name], key=lambda each: each["place"])
+    remarks = [OutcomeRemark(each["sentence"], each["is_complaint"]) for each in problems]
+    return Exported(_sum_by_server(seen.get[EXPORT_TOTALS.name]), remarks)
+
+
+def _only_items(table: DataFrame) -> DataFrame:
+    """Return the rows that are items, without the columns of the others."""
+    return table.where(" AND ".join(f"{name} IS NULL" for name in _REPORTS)).drop(*_REPORTS)
+
+
+def _sum_by_server(totals: Sequence[Any]) -> list[ServerTotals]:
+    """Return the sums of the totals of each server's units, sorted by name."""
+    sums: dict[str, ServerTotals] = {}
+    for server, *figures in totals:
+        before = sums.get(server, ServerTotals(server, 0, 0, 0))
+        sums[server] = ServerTotals(server, *map(sum, zip(before[1:], figures, strict=True)))
+    return sorted(sums.values())
 
 
 def whole_path(path: str) -> str:
@@ -243,4 +283,4 @@ def _table(
     units = reader_units(Disk(), folders_of(paths, server), queues)
     now = int(time.time() * 1000) if now_ms is None else now_ms
     work = partial(export_rows, which=which, now_ms=now, is_text=is_text)
-    return map_units(spark, units, work, with_problem(is_text=is_text))
+    return map_units(spark, units, work, _with_reports(is_text=is_text))

@@ -98,7 +98,14 @@ def said_by_qpack(result: tuple[int, str, str]) -> tuple[int, list[dict[str, Any
 def rows_of(
     *paths: Path | str, which: ItemSelection = ItemSelection.QUEUED, is_text: bool = False
 ) -> list[dict[str, Any]]:
-    """All items of these folders, without Spark, and the problems."""
+    """All items of these folders, without Spark, and the problems, but no totals."""
     units = reader_units(Disk(), places(*paths), [])
     works = (export_rows(unit, Folder(Disk(), unit.folder), which, NOW_MS, is_text=is_text) for unit in units)
-    return [row for batches in works for batch in batches for row in batch.to_pylist()]
+    return [row for batches in works for row in without_totals(batches)]
+
+
+def without_totals(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """The rows of a unit without its last one, which has the totals."""
+    *rows, _ = (row for batch in batches for row in batch.to_pylist())
+    assert all(row.pop("totals") is None for row in rows)
+    return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,8 @@ def test_exporting_the_recorded_fleet_has_the_items_of_each_folder_and_tells_of_
     problems = [row["problem"] for row in expected if row["problem"] is not None]
     assert [remark._asdict() for remark in done.remarks] == without(problems, "place")
     assert done.items == len(items) > 400
+    assert {each.server: each.items for each in done.servers if each.items} == Counter(row["server"] for row in items)
+    assert sum(each.bytes for each in done.servers) == sum(len(row["data"]) for row in items)
     with pytest.raises(SourceFailed, match="already exists: name another folder"):
         export(spark, [pattern], str(tmp_path / "out"))
 
@@ -155,7 +158,14 @@ def test_the_command_verifies_packs_exports_and_imports(command: Fleet, tmp_path
     )
     out_folder = tmp_path / "items"
     status, out, said = command("export", pattern, "--out", out_folder, "--format", "jsonl")
-    assert (status, out) == (1, f"2 items in {out_folder}\n")
+    assert (status, out) == (
+        1,
+        "server  queues  items  bytes\n"
+        "web1         1      1      1\n"
+        "web2         1      1      1\n"
+        "\n"
+        f"2 items in {out_folder}\n",
+    )
     assert "web2: damaged: mail, offset 22" in said
     new = tmp_path / "new"
     assert command("import", out_folder, "--into", new, "--queue", "work") == (0, f"1 item in 1 queue of {new}\n", "")
