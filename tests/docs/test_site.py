@@ -14,14 +14,20 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.once import made_once
+
 ROOT: Final = Path(__file__).parents[2]
 PATIENCE_S: Final = 240.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the site, built as in the Makefile."""
-    folder = tmp_path_factory.mktemp("site")
+    """Return the folder of the site."""
+    return made_once(tmp_path_factory, "site", build) / "html"
+
+
+def build(folder: Path) -> None:
+    """Build the site as in the Makefile."""
     recipe = re.search(r"^\t@\$\(VENV\)/bin/python (-m sphinx .*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe is not None
     command = recipe[1].replace("build/docs", str(folder)).replace("$(ARGS)", "").split()
@@ -29,7 +35,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    return folder / "html"
 
 
 def text_of(page: Path) -> str:
