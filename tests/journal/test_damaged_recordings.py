@@ -21,18 +21,13 @@ SMALL: Final = [name for name, files in RECORDINGS.items() if not damage.is_larg
 LARGE: Final = [name for name, files in RECORDINGS.items() if damage.is_large(files)]
 
 
-@pytest.fixture(scope="module")
-def report(request: pytest.FixtureRequest) -> damage.Report:
-    """Return the results of starts over each damage of one recording, shared by all promises."""
-    files = RECORDINGS[request.param]
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_promises_hold_whichever_byte_is_damaged(name: str) -> None:
+    files = RECORDINGS[name]
     with damage.quick_folder() as folder:
-        return damage.check_all(folder, files, damage.damages(files, every_byte=False))
-
-
-@pytest.mark.parametrize("report", RECORDINGS, indirect=True)
-@pytest.mark.parametrize("promise", damage.PROMISES, ids=lambda promise: promise.__name__)
-def test_promise_holds_whichever_byte_is_damaged(report: damage.Report, promise: damage.Promise) -> None:
-    assert report.shown(promise) == []
+        report = damage.check_all(folder, files, damage.damages(files, every_byte=False))
+    broken = {promise.__name__: report.shown(promise) for promise in damage.PROMISES}
+    assert broken == dict.fromkeys(broken, [])
 
 
 # Which bytes are damaged.

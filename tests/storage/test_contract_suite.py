@@ -25,6 +25,7 @@ from kestrel.testing.contract.requirements import requires
 from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, OnFaultyDisk, StorageContract
 from kestrel.testing.databases import MemoryDatabase, MemoryTables
 from tests.child import LONG_S, PATIENCE_S
+from tests.once import made_once
 from tests.storage import broken_databases, broken_sqlite, broken_storages
 
 ROOT = Path(__file__).parents[2]
@@ -45,16 +46,20 @@ Outcomes = Mapping[tuple[str, str], set[str]]
 """The results of each test for all its parameters, by class and name."""
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+def run_suite(folder: Path) -> None:
     """Run all tests of the correct storage and database, and the tests that have to find a bug."""
-    folder = tmp_path_factory.mktemp("suite")
     tests = [(broken_storages, "TestUnbroken"), (broken_databases, "TestUnbrokenDatabase")]
     tests += [(each.values[0], f"{each.values[1]}::{each.values[2]}") for each in BUGS]
     names = [f"{module.__file__}::{test}" for module, test in tests]
     arguments = ["-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tmp'}", f"--junitxml={folder / 'report.xml'}"]
     command = [sys.executable, "-m", "pytest", *arguments, *names]
     subprocess.run(command, cwd=ROOT, check=False, capture_output=True, timeout=LONG_S)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """Return the results of `run_suite`."""
+    folder = made_once(tmp_path_factory, "contract-suite", run_suite)
     found: dict[tuple[str, str], set[str]] = {}
     for case in ElementTree.parse(folder / "report.xml").iter("testcase"):
         results = {_result(child) for child in case if child.tag in {"failure", "error", "skipped"}} or {"passed"}
