@@ -11,9 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kestrel.spark.session import session
+from tests.spark import java
 
 # A Java that works for minutes gains nothing from the compiler that takes most time: with it tests take twice as long.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java.OPTIONS)
 os.environ["KESTREL_TESTS_PYTHON"] = sys.executable
 os.environ["PYSPARK_PYTHON"] = str(Path(__file__).with_name("worker_python.sh"))
 
@@ -37,6 +38,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.master": "local[2]",
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "4",
+            # Compiling the generated code of each query takes longer than to interpret it for a few rows.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
         },
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from pyspark.sql import functions as F
 
 from kestrel.spark.session import session
+from tests.spark import java
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +24,12 @@ def main() -> int:
     parser.add_argument("--option", nargs=2, action="append", default=[])
     arguments = parser.parse_args()
     path = os.environ.get("PYTHONPATH", str(ROOT))
-    spark = session("streams", arguments.master, {"spark.executorEnv.PYTHONPATH": path, "spark.ui.enabled": "false"})
+    settings = {
+        "spark.executorEnv.PYTHONPATH": path,
+        "spark.executor.extraJavaOptions": java.OPTIONS,
+        "spark.ui.enabled": "false",
+    }
+    spark = session("streams", arguments.master, settings)
     spark.sparkContext.setLogLevel("ERROR")
     items = spark.readStream.format("kestrel").options(**dict(arguments.option)).load()
     numbers = items.select(F.substring_index(F.col("data").cast("string"), ":", 1).cast("long").alias("number"))

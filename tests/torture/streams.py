@@ -33,6 +33,7 @@ from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import ClientFailure
 from tests.server.relay import Relay
 from tests.server.running import PATIENCE_S, ROOT, Processes, Server, eventually
+from tests.spark import java
 from tests.torture import command_line
 from tests.torture.check_report import CheckReport
 
@@ -47,19 +48,15 @@ MAX_ROWS: Final = 5_000
 HOLD: Final = "20 seconds"
 """Time until the open reads of a killed driver return."""
 
-_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options for short-lived Java processes: start quickly instead of optimizing."""
-
 ENVIRONMENT: Final = {
     "PYTHONPATH": str(ROOT),
     "SPARK_LOCAL_IP": "127.0.0.1",
-    "SPARK_SUBMIT_OPTS": _JAVA,
-    "SPARK_DAEMON_JAVA_OPTS": _JAVA,
+    "SPARK_SUBMIT_OPTS": java.OPTIONS,
 }
 
 PATIENCE: Final = "60 seconds"
 STORAGES: Final = {"exactly_once": "scroll:queues", "at_least_once": "journal:queues"}
-FAULTS: Final = ("driver", "executor", "server", "network")
+FAULTS: Final = ("executor", "driver", "server", "network")
 
 
 class Producer(threading.Thread):
@@ -214,8 +211,9 @@ class StreamFaultInjector:
         self.injected[kind] += 1
 
     def drain(self) -> str:
-        """Restart the query to read the remaining items. Return its output if it failed."""
+        """Kill the driver, and restart the query to read the remaining items. Return its output if it failed."""
         self.driver.kill()
+        self.injected["driver"] += 1
         if self._delivery == "at_least_once":  # the open reads of the driver return
             eventually(lambda: self.figures()[1] == 0, "the open reads are put back", 3 * PATIENCE_S)
         last = self.start_driver(available_now=True)

@@ -24,6 +24,7 @@ from zipfile import ZipFile
 from tests.child import LONG_S, Child
 from tests.journal.handwritten import REMOVE, addx
 from tests.scroll.handwritten import WRITER, put
+from tests.spark import java
 
 ROOT: Final = Path(__file__).parents[3]
 PROGRAM: Final = Path(__file__).with_name("program.py")
@@ -154,7 +155,7 @@ def run(name: str, folder: Path) -> dict[str, Any]:
         "SPARK_HOME": str(linked),
         "SPARK_LOCAL_DIRS": str(scratch / "spark"),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_SUBMIT_OPTS": java.OPTIONS,
     }
     is_client = "SPARK_REMOTE" in environment.variables
     quiet = ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=4"]

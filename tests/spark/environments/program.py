@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -81,20 +81,24 @@ STEPS: Final[Mapping[str, Callable[[SparkSession, Path], dict[str, int]]]] = {
 }
 
 
+def results(spark: SparkSession, folder: Path) -> Iterator[tuple[str, object]]:
+    """Run all steps. Return the name of each with its result or its error, as soon as it is known."""
+    for name, step in STEPS.items():
+        try:
+            yield name, step(spark, folder)
+        except Exception as error:
+            yield name, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
 def main(folder: Path) -> None:
-    """Run all steps. Print the version of Spark, and the result or the error of each step as soon as it is known."""
+    """Run all steps in a new session. Print the version of Spark and the results."""
     spark = SparkSession.builder.appName("environment").getOrCreate()
     if "KESTREL_REGISTER" in os.environ:  # a package from --py-files is not found by its name
         from kestrel.spark.source import KestrelSource
 
         spark.dataSource.register(KestrelSource)
     print(json.dumps({"spark": spark.version}), flush=True)
-    for name, step in STEPS.items():
-        result: object
-        try:
-            result = step(spark, folder)
-        except Exception as error:
-            result = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    for name, result in results(spark, folder):
         print(json.dumps({name: result}), flush=True)
     spark.stop()
 
