@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kestrel"
@@ -61,15 +60,18 @@ def part_of(path: Path) -> str:
     return relative.parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> Iterator[str]:
-    """Yield the dotted names that a module imports anywhere in the file, also under TYPE_CHECKING."""
+@cache
+def imports_of(path: Path) -> list[str]:
+    """Return the dotted names that a module imports anywhere in the file, also under TYPE_CHECKING."""
+    names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             assert node.module is not None
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
 
 
 def ours(path: Path) -> Iterator[str]:
@@ -80,67 +82,64 @@ def ours(path: Path) -> Iterator[str]:
             yield words[1]
 
 
-IDS = [str(path.relative_to(PACKAGE)) for path in modules()]
+def imports(packages: Collection[str], paths: Iterable[Path]) -> list[tuple[str, str]]:
+    """Return the modules that import from one of these packages or modules, with the name."""
+    prefixes = tuple(f"{package}." for package in packages)
+    return [(str(path), name) for path in paths for name in imports_of(path) if f"{name}.".startswith(prefixes)]
 
 
 def test_every_part_has_a_layer() -> None:
     assert {part_of(path) for path in modules()} - {"__init__"} == set(LAYER_OF)
 
 
-@pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_imports_point_downwards(path: Path) -> None:
-    part = part_of(path)
-    if part == "__init__":
-        assert list(imports_of(path)) == ["kestrel.compiled"], "kestrel/__init__.py stays light"
-        return
-    wrong = [other for other in ours(path) if other != part and LAYER_OF[other] <= LAYER_OF[part]]
-    assert not wrong
+def test_imports_point_downwards() -> None:
+    assert imports_of(PACKAGE / "__init__.py") == ["kestrel.compiled"], "kestrel/__init__.py stays light"
+    parts = [(path, part_of(path)) for path in modules() if path.parent != PACKAGE or path.stem != "__init__"]
+    wrong = [
+        (path, other)
+        for path, part in parts
+        for other in ours(path)
+        if other != part and LAYER_OF[other] <= LAYER_OF[part]
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_worker_modules_do_not_import_twisted(path: Path) -> None:
-    if part_of(path) in WITHOUT_TWISTED:
-        assert not [name for name in imports_of(path) if name.split(".")[0] in {"twisted", "zope"}]
+def test_worker_modules_do_not_import_twisted() -> None:
+    assert imports({"twisted", "zope"}, (path for path in modules() if part_of(path) in WITHOUT_TWISTED)) == []
 
 
-@pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_blocking_client_does_not_import_twisted(path: Path) -> None:
-    if part_of(path) == "client" and path.stem not in CLIENTS_WITH_TWISTED:
-        twisted = {"twisted", "zope", "OpenSSL", *(f"kestrel.client.{stem}" for stem in CLIENTS_WITH_TWISTED)}
-        assert not [name for name in imports_of(path) for each in twisted if f"{name}.".startswith(f"{each}.")]
-        assert set(ours(path)) <= WITHOUT_TWISTED | {"client"}
+def test_blocking_client_does_not_import_twisted() -> None:
+    paths = [path for path in (PACKAGE / "client").rglob("*.py") if path.stem not in CLIENTS_WITH_TWISTED]
+    twisted = {"twisted", "zope", "OpenSSL", *(f"kestrel.client.{stem}" for stem in CLIENTS_WITH_TWISTED)}
+    assert imports(twisted, paths) == []
+    assert {part for path in paths for part in ours(path)} <= WITHOUT_TWISTED | {"client"}
 
 
 def test_only_the_twisted_worker_imports_twisted() -> None:
     twisted = ("twisted", *(f"kestrel.client.{stem}" for stem in CLIENTS_WITH_TWISTED))
     for path in (PACKAGE / "worker").rglob("*.py"):
-        imports_twisted = any(f"{name}.".startswith(f"{each}.") for name in imports_of(path) for each in twisted)
-        assert imports_twisted == (path.stem == "twisted_worker"), path
+        assert bool(imports(twisted, [path])) == (path.stem == "twisted_worker"), path
 
 
-@pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_journal_needs_only_the_standard_library(path: Path) -> None:
-    if part_of(path) in STANDARD_LIBRARY_ONLY:
-        foreign = {"twisted", "zope", "attrs", "attr", "cattrs"}
-        assert not [name for name in imports_of(path) if name.split(".")[0] in foreign]
+def test_journal_needs_only_the_standard_library() -> None:
+    paths = [path for path in modules() if part_of(path) in STANDARD_LIBRARY_ONLY]
+    assert imports({"twisted", "zope", "attrs", "attr", "cattrs"}, paths) == []
 
 
-@pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_only_programs_import_the_reactor(path: Path) -> None:
-    reactors = [name for name in imports_of(path) if name == "twisted.internet.reactor"]
-    assert not reactors or part_of(path) in REACTOR_ALLOWED
+def test_only_programs_import_the_reactor() -> None:
+    paths = [path for path in modules() if part_of(path) not in REACTOR_ALLOWED]
+    assert imports({"twisted.internet.reactor"}, paths) == []
 
 
-@pytest.mark.parametrize("path", modules(), ids=IDS)
-def test_only_the_contract_suite_imports_test_tools(path: Path) -> None:
-    if not path.is_relative_to(CONTRACT):
-        assert not [name for name in imports_of(path) if name.split(".")[0] in {"pytest", "hypothesis"}]
+def test_only_the_contract_suite_imports_test_tools() -> None:
+    paths = [path for path in modules() if not path.is_relative_to(CONTRACT)]
+    assert imports({"pytest", "hypothesis"}, paths) == []
 
 
 def test_contract_suite_imports_no_backend_and_no_higher_layer() -> None:
-    for path in CONTRACT.rglob("*.py"):
-        assert set(ours(path)) <= {"testing", "storage", "config", "errors", "item"}
-        assert not [name for name in imports_of(path) if name.startswith(BACKENDS)], path
+    paths = list(CONTRACT.rglob("*.py"))
+    assert {part for path in paths for part in ours(path)} <= {"testing", "storage", "config", "errors", "item"}
+    assert imports(BACKENDS, paths) == []
 
 
 def test_library_does_not_import_clients() -> None:
@@ -151,14 +150,11 @@ def test_library_does_not_import_clients() -> None:
 
 def test_log_engine_imports_neither_the_journal_nor_the_scroll() -> None:
     backends = ("kestrel.storage.journal", "kestrel.storage.scroll", "kestrel.journal", "kestrel.scroll")
-    for path in (PACKAGE / "storage" / "log").rglob("*.py"):
-        assert not [name for name in imports_of(path) if name.startswith(backends)], path
+    assert imports(backends, (PACKAGE / "storage" / "log").rglob("*.py")) == []
 
 
 def test_queues_import_no_backend() -> None:
-    for path in modules():
-        if part_of(path) in {"queues", "session", "net"}:
-            assert not [name for name in imports_of(path) if name.startswith(BACKENDS)], path
+    assert imports(BACKENDS, (path for path in modules() if part_of(path) in {"queues", "session", "net"})) == []
 
 
 def test_imports_form_no_circle() -> None:
