@@ -144,9 +144,10 @@ def test_new_file_is_synced_before_its_rename(
         assert steps == ["write", "sync", "rename"]
 
 
-def test_file_is_rewritten_despite_commits_during_each_sync(start: Opener) -> None:
+@EACH_SETTING
+def test_file_is_rewritten_despite_commits_during_each_sync(start: Opener, settings: QueueSettings) -> None:
     commits = 3000
-    scrolls, queue = start.queue(*[b"x"] * commits, settings=SYNCED)
+    scrolls, queue = start.queue(*[b"x"] * commits, settings=settings)
     sizes = []
     for number in range(commits):
         assert queue.take(False) is not None
