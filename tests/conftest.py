@@ -24,6 +24,7 @@ from tests.client.certificates import Authority
 from tests.conversations import summary
 from tests.sample import examples
 from tests.server.running import Processes
+from tests.spark import java
 
 MISSING_PACKAGE = "missing package"
 """Property of a test report with a missing package. Properties are passed between processes."""
@@ -33,6 +34,9 @@ OPTIONAL_SKIP = re.compile(
 )
 """Skip reasons of the storage contract (`kestrel.testing.contract.requirements`)."""
 
+
+# With the second compiler of Java, the Spark tests take twice as long.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java.OPTIONS)
 
 # The time of an example depends on the load of the machine.
 settings.register_profile("kestrel", deadline=None, max_examples=examples(100))

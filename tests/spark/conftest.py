@@ -11,10 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kestrel.spark.session import session
-from tests.spark import java
 
-# A Java that works for minutes gains nothing from the compiler that takes most time: with it tests take twice as long.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", java.OPTIONS)
 os.environ["KESTREL_TESTS_PYTHON"] = sys.executable
 os.environ["PYSPARK_PYTHON"] = str(Path(__file__).with_name("worker_python.sh"))
 

@@ -1,4 +1,4 @@
-"""Options of Java processes that run for a few minutes. As a program, print them."""
+"""Options of Java processes that run for a few minutes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,3 @@ OPTIONS: Final = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """Start quickly instead of optimizing. To verify class files takes a seventh of the time of a short program."""
-
-if __name__ == "__main__":
-    print(OPTIONS)
