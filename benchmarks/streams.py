@@ -481,8 +481,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = options_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=FULL.repeats, help="runs of each case (default %(default)s)")
+    parser.add_argument(
+        "--items", type=int, nargs="+", choices=FULL.items, default=[*FULL.items], help="item sizes in bytes"
+    )
     options = parser.parse_args(arguments)
-    sizes = SHORT if options.short else FULL._replace(repeats=options.repeats)
+    full = FULL._replace(repeats=options.repeats, items={size: FULL.items[size] for size in options.items})
+    sizes = SHORT if options.short else full
     with Results("streams", COLUMNS, as_json=options.json) as results:
         measure(results, sizes, options.seed)
 

@@ -1,6 +1,6 @@
 """Comparison of kestrel with beanstalkd, Redis and memcached under the same work.
 
-    python -m benchmarks.peers [--quick] [--results FILE.json] [--picture FILE.svg]
+    python -m benchmarks.peers [--quick] [--before CHECKOUT] [--results FILE.json] [--picture FILE.svg]
 
 Each server has its own folder below TMPDIR, listens on the loopback, and runs on one core. The load generator checks
 every reply and runs on another core. In a round every server gets the same work for a short time, one after the other.
@@ -40,7 +40,13 @@ SIZES: Final = {
 
 
 def compare(
-    form: str, seed: int, *, as_json: bool = False, results_path: Path | None = None, picture_path: Path | None = None
+    form: str,
+    seed: int,
+    *,
+    as_json: bool = False,
+    checkout: Path | None = None,
+    results_path: Path | None = None,
+    picture_path: Path | None = None,
 ) -> list[Goal]:
     """Measure, print and write the results. Return the goals."""
     sizes, fairness_sizes, disk_bytes = SIZES[form]
@@ -51,7 +57,7 @@ def compare(
         for line in notes(machine):
             print(line)
     with scratch_folder() as folder, on_core(where.generator):
-        comparison = Comparison(folder, where.server, sizes, seed)
+        comparison = Comparison(folder, where.server, sizes, seed, checkout)
         with Results("peers", COLUMNS, as_json=as_json) as results:
             measured = comparison.measure()
             for row in rows(measured):
@@ -115,11 +121,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = options_parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller sizes: takes under three minutes")
+    parser.add_argument(
+        "--before", type=Path, metavar="CHECKOUT", help="include the kestrel of that folder, such as an older commit's"
+    )
     parser.add_argument("--results", type=Path, help="write all results to this JSON file")
     parser.add_argument("--picture", type=Path, help="draw the ratios to this SVG file")
     options = parser.parse_args(arguments)
     form = "short" if options.short else "quick" if options.quick else "full"
-    compare(form, options.seed, as_json=options.json, results_path=options.results, picture_path=options.picture)
+    if options.before is not None and not (options.before / "kestrel" / "__init__.py").is_file():
+        parser.error(f"{options.before} is not a checkout of kestrel")
+    compare(
+        form,
+        options.seed,
+        as_json=options.json,
+        checkout=options.before,
+        results_path=options.results,
+        picture_path=options.picture,
+    )
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from benchmarks.peers.servers import (
     Program,
     Running,
     Setting,
+    before,
     build,
     ceiling,
     running,
@@ -56,9 +57,9 @@ class Memory(NamedTuple):
 
 
 class Comparison:
-    """A comparison in that folder. The servers run on that core."""
+    """A comparison in that folder. The servers run on that core. `checkout` is that of another kestrel."""
 
-    def __init__(self, folder: Path, core: int, sizes: Sizes, seed: int) -> None:
+    def __init__(self, folder: Path, core: int, sizes: Sizes, seed: int, checkout: Path | None = None) -> None:
         self._folder = folder
         self._core = core
         self._sizes = sizes
@@ -75,6 +76,8 @@ class Comparison:
         self.programs = [program for program, version in known.items() if version is not None]
         if self.build == COMPILED:
             self.programs.insert(1, KESTREL_PURE)
+        if checkout is not None:
+            self.programs.insert(1, before(checkout))
         self.programs.append(ceiling(self.generator.path))
 
     @contextmanager

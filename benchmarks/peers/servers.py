@@ -201,6 +201,11 @@ SYNC_EACH: Final = ours("kestrel, a sync each", *LAUNCH, "--sync-each")
 """Kestrel without group commit (see `twistd_launcher.py`)."""
 
 
+def before(checkout: Path) -> Program:
+    """Return the kestrel of another checkout, for example of an older commit. It is compiled if the checkout is."""
+    return ours("kestrel, before", "/usr/bin/env", f"PYTHONPATH={checkout.resolve()}", str(TWISTD))
+
+
 def watched(path: Path) -> Program:
     """Return kestrel with a watched reactor (see `twistd_launcher.py`). It writes to that path."""
     return ours(KESTREL.name, *LAUNCH, "--watch", str(path))

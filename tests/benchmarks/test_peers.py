@@ -34,19 +34,21 @@ from benchmarks.peers.servers import (
     REDIS,
     SYNC_EACH,
     Program,
+    before,
     build,
     ceiling,
     cores,
     running,
 )
 from benchmarks.peers.twistd_launcher import WatchedPoller
+from kestrel import __version__
 from kestrel.config.model import Config, QueueOverrides
 from kestrel.config.units import MIB
 from kestrel.disk.files import Disk
 from kestrel.testing.server import MemoryServer
 from tests.child import PATIENCE_S, Child
 from tests.memcache_text import set_
-from tests.server.running import ROOT, eventually
+from tests.server.running import ROOT, Client, eventually
 
 SVG = "{http://www.w3.org/2000/svg}"
 TINY = Sizes((2,), (2,), (1,), (1,), (0, 100), rounds=1, seconds=0.01, warm_s=0.01, memory_items=2_000, memory_mib=1)
@@ -311,6 +313,25 @@ def test_ours_says_whether_it_is_compiled(tmp_path: Path) -> None:
         assert build(server) == "pure"
 
 
+def test_kestrel_of_another_checkout_runs(tmp_path: Path) -> None:
+    package = tmp_path / "old" / "kestrel"
+    package.mkdir(parents=True)
+    for path in (ROOT / "kestrel").iterdir():
+        if path.suffix != ".so":
+            (package / path.name).symlink_to(path)
+    init = package / "__init__.py"
+    init.unlink()
+    init.write_text((ROOT / "kestrel" / "__init__.py").read_text().replace(f'"{__version__}"', '"0.0.1"'))
+    with running(before(tmp_path / "old"), tmp_path / "own", DEFAULT) as server, Client(server.port) as client:
+        assert client.stats()["version"] == "0.0.1"
+
+
+def test_folder_that_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        peers.main(["--before", str(tmp_path)])
+    assert f"{tmp_path} is not a checkout of kestrel" in capsys.readouterr().err
+
+
 def test_servers_run_on_the_core_that_they_are_given(tmp_path: Path) -> None:
     core = cores().server
     with running(KESTREL, tmp_path / "own", DEFAULT, core) as server:
@@ -339,11 +360,11 @@ def syncs_of_ten_puts(folder: Path) -> int:
     config = Config(default=QueueOverrides({"sync_journal_ms": 0}))
     server = MemoryServer(folder=folder, disk=disk, config=config)
     clients = [server.connect() for _ in range(10)]
-    before = disk.syncs
+    already = disk.syncs
     for client in clients:
         client.send(set_(b"work", b"item"))
     assert [client.take() for client in clients] == [b"STORED\r\n"] * 10
-    return disk.syncs - before
+    return disk.syncs - already
 
 
 SYNCS_WITHOUT_GROUP_COMMIT = """
@@ -415,10 +436,10 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
 def test_a_short_comparison_tells_all_of_it(
     tiny: list[Case], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = os.sched_getaffinity(0)
+    affinity = os.sched_getaffinity(0)
     told, drawn = tmp_path / "told.json", tmp_path / "drawn.svg"
     peers.compare("tiny", 1, results_path=told, picture_path=drawn)
-    assert os.sched_getaffinity(0) == before
+    assert os.sched_getaffinity(0) == affinity
     results = json.loads(told.read_text())
     ours = [KESTREL, KESTREL_PURE] if results["build"] == "compiled" else [KESTREL]
     queues = [*ours, BEANSTALKD, REDIS]
