@@ -31,6 +31,8 @@ FULL_COLLECTION_AFTER: Final = 50
 """Smaller garbage collections per full one. Each follows 7,000 new objects; garbage takes about 10 MB until a full one.
 """
 
+NO_FULL_COLLECTION: Final = 2**31 - 1
+
 
 _REPORTED: Final = "the reason was printed"
 """Message to the twistd process that waits for a daemon to start."""
@@ -117,6 +119,7 @@ class Daemon(MultiService):
 
     def startService(self) -> None:
         """Load the queues and serve."""
+        _pause_full_collections()
         self._reactor.callWhenRunning(self._handle_signals)
         self._or_say_why(super().startService)
         if self._stderr is not None and not os.path.sameopenfile(2, self._stderr):
@@ -171,14 +174,24 @@ class Daemon(MultiService):
         self._server.reload().addErrback(lambda failure: failure.trap(KestrelError))  # already logged
 
 
+def _pause_full_collections() -> None:
+    """Exclude the imported modules from garbage collection, and make no full collections while the queues are loaded.
+
+    Nearly all objects of a load stay. With 10,000 queues, half of the time of a start was spent on examining them again
+    and again.
+    """
+    gc.freeze()
+    new, young, _ = gc.get_threshold()
+    gc.set_threshold(new, young, NO_FULL_COLLECTION)
+
+
 def _freeze_loaded_objects() -> None:
-    """Exclude the loaded objects from garbage collection, and make full collections rarer.
+    """Exclude the loaded objects from garbage collection, and make full collections again, but rarer.
 
     Most loaded objects stay. Each full collection would examine them, which takes 20 ms, and more than 100 ms with
     10,000 queues. Full collections also examine the objects of hundreds of busy connections, so they are made five
     times rarer.
     """
-    gc.collect()
     gc.freeze()
     new, young, _ = gc.get_threshold()
     gc.set_threshold(new, young, FULL_COLLECTION_AFTER)

@@ -60,3 +60,35 @@ def page_faults(environment: Mapping[str, str]) -> int:
 def test_freed_memory_is_used_again_unless_the_environment_sets_its_limit() -> None:
     assert page_faults({}) < 20
     assert page_faults({"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}) >= 20
+
+
+COLLECTIONS = """
+import gc
+from twisted.application.service import Service
+from twisted.internet import reactor
+from kestrel.server import maker
+
+def full_collections():
+    before = gc.get_stats()[2]["collections"]
+    made = [[] for _ in range(1_000_000)]
+    return gc.get_stats()[2]["collections"] - before
+
+class Queues(Service):
+    def __init__(self, reactor, config, *, loaded, **options):
+        self.loaded = loaded
+
+    def startService(self):
+        print(full_collections())
+        self.loaded()
+
+maker.KestrelService = Queues
+maker.Daemon(reactor, maker.Options()).startService()
+print(full_collections())
+"""
+
+
+def test_load_makes_no_full_collections() -> None:
+    program = [sys.executable, "-c", COLLECTIONS]
+    ended = subprocess.run(program, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    loading, serving = ended.stdout.split()
+    assert loading == "0" and int(serving) > 0
