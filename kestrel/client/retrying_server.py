@@ -9,9 +9,8 @@ from typing import Final, Self, TypeVar
 
 from kestrel.address import DEFAULT_PORTS, parse_address
 from kestrel.client.arguments import check_options
-from kestrel.client.backoff import Backoff
 from kestrel.client.call import Call
-from kestrel.client.choice import naming_server
+from kestrel.client.choice import Backoff, naming_server
 from kestrel.client.connection import ConnectionPool
 from kestrel.client.errors import ClientFailure, RequestError
 from kestrel.client.thrift import ThriftCalls

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClien
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
-from kestrel.client.backoff import MAX_BACKOFF_S, Backoff
+from kestrel.client.choice import MAX_BACKOFF_S, Backoff
 from kestrel.client.errors import AllInUse, CannotConnect, Refused
 from kestrel.client.pipeline import Pipeline
 

@@ -1,4 +1,4 @@
-"""The names of journal files, which define their queues and the order of replay.
+"""The journal files of a queue: their names, their order, their offsets, and their deletion in one step.
 
 A queue ``work`` has these files:
 
@@ -17,9 +17,13 @@ Latin-1 and written as UTF-8.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections.abc import Callable
 from enum import Enum
+from operator import attrgetter
 from typing import Final, NamedTuple
 
+from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.errors import BadQueueName
@@ -190,3 +194,99 @@ def has_journal_files(disk: Disk, folder: bytes, file_names: list[bytes]) -> boo
             if first and first[0] <= max(Opcode):
                 return True
     return False
+
+
+# Deletion. A restart after a crash replays either all files of a queue or none of them. A pack is valid only together
+# with the files after it, because it has an empty item for each item that they remove. So a deletion begins with one
+# atomic rename: the newest file becomes a deletion mark. The mark is erased last. A rename needs neither space nor an
+# inode, so a queue can be deleted on a full disk.
+
+
+def mark_deleted(disk: Disk, folder: bytes, queue: bytes, next_number: Callable[[], int]) -> None:
+    """Delete all files of a queue in one step, for `erase_deleted` to erase. Its name can be used again at once.
+
+    Raise OSError if the queue is unchanged.
+    """
+    path = folder + b"/"
+    mark = path + deleted_name(queue, next_number())
+    try:
+        disk.rename(path + current_name(queue), mark)
+    except FileNotFoundError:
+        live_files = files_of(queue, disk.list_files(folder)).live_files()
+        if not live_files:
+            return
+        disk.rename(path + live_files[-1].file_name, mark)
+    disk.crash_point(crash_points.DELETION_MARKED)
+
+
+def erase_deleted(disk: Disk, folder: bytes, queue: bytes) -> None:
+    """Erase the files that deletion marks cover, then the marks. It may take long. The next start can finish it."""
+    files = files_of(queue, disk.list_files(folder)).deleted
+    if len(files) > 1:
+        # The mark must be durable before a file that it covers is erased.
+        disk.sync_folder(folder)
+    for file in files[:-1]:
+        disk.erase(folder + b"/" + file.file_name)
+        disk.crash_point(crash_points.THROWN_AWAY)
+    if len(files) > 1:
+        disk.sync_folder(folder)
+    for file in files[-1:]:
+        disk.erase(folder + b"/" + file.file_name)
+
+
+class Span(NamedTuple):
+    """A rotated file and its start and end offsets in the history."""
+
+    number: int
+    file_name: bytes
+    start: int
+    end: int
+
+
+class History:
+    """The history of a queue: its journal files as one sequence of bytes, and the mapping of its offsets to them.
+
+    An *offset* counts the bytes of all files of the queue in replay order, including records that are not yet written.
+    Offsets remain valid when the current file is rotated. When a shorter file replaces older ones, it ends at the same
+    offset as they did, so that later offsets remain valid too.
+    """
+
+    def __init__(self, queue: bytes) -> None:
+        self._queue = queue
+        self.rotated: list[Span] = []
+        """Rotated files in replay order."""
+        self.rotated_bytes = 0
+        """Total size of the rotated files."""
+        self.current_start = 0
+        """Offset at which the current file begins."""
+
+    def rotate(self, number: int, size: int, file_name: bytes | None = None) -> None:
+        """Record that the current file of `size` bytes was rotated to `number`, and that a new one follows it."""
+        file_name = file_name or rotated_name(self._queue, number)
+        self.rotated.append(Span(number, file_name, self.current_start, self.current_start + size))
+        self.current_start += size
+        self.rotated_bytes += size
+
+    def replace_up_to(self, number: int, size: int) -> Span:
+        """Record that one file of `size` bytes has replaced all rotated files up to `number`, and return its span."""
+        replaced = self.rotated_up_to(number)
+        self.rotated_bytes += size - sum(span.end - span.start for span in replaced)
+        end = replaced[-1].end
+        span = Span(number, rotated_name(self._queue, number), end - size, end)
+        self.rotated[: len(replaced)] = [span] if size else []
+        return span
+
+    def rotated_up_to(self, number: int) -> list[Span]:
+        """Return the rotated files with a number up to `number`."""
+        return [span for span in self.rotated if span.number <= number]
+
+    def file_at(self, offset: int) -> tuple[bytes, int, int | None]:
+        """Return the name, the start and the end of the file that contains `offset`.
+
+        The end of the current file is None, because it grows.
+        """
+        index = bisect_right(self.rotated, offset, key=attrgetter("end"))
+        if index == len(self.rotated):
+            return current_name(self._queue), self.current_start, None
+        span = self.rotated[index]
+        return span.file_name, span.start, span.end

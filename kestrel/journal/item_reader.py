@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.item import Item
-from kestrel.journal.error_counts import ErrorCounts
+from kestrel.journal.record_cursor import ErrorCounts
 from kestrel.journal.records import ADDX_HEADER_BYTES
 from kestrel.journal.replay import replay_part
 

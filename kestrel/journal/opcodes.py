@@ -42,3 +42,10 @@ STATE_DUMP_RECORD: Final = Struct("<Bii")
 
 BARE_SIZE: Final = 1
 """Size of REMOVE and REMOVE_TENTATIVE, which consist of the opcode only."""
+
+
+# mypyc cannot compile subclasses of bytes, so this one is not in records.py.
+class AnnouncedRecord(bytes):
+    """The ADDX record of an item, with the xid that an ADD_XID record has announced for its open read."""
+
+    xid: int

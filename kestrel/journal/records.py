@@ -10,7 +10,6 @@ from typing import Final, cast
 
 from kestrel.disk.reader import BufferSource, ByteSource, DamagedRecord, UnfinishedRecord
 from kestrel.item import Item
-from kestrel.journal.announced_record import AnnouncedRecord
 from kestrel.journal.opcodes import (
     ADD_HEADER,
     ADDX_HEADER,
@@ -18,6 +17,7 @@ from kestrel.journal.opcodes import (
     STATE_DUMP_RECORD,
     XID_ITEM_HEADER,
     XID_RECORD,
+    AnnouncedRecord,
     Opcode,
 )
 
@@ -151,7 +151,7 @@ class JournalFileRecord:
 
     `xid`, `data`, `add_ms` and `expiry_ms` are set if the opcode has them; `add_ms` of an ADD is None.
     `restates` is the number of open reads that a STATE_DUMP restates, otherwise None; it shares the opcode of CONTINUE.
-    `errors` is the error count that precedes an UNREMOVE (`kestrel.journal.error_counts`), otherwise None. An UNREMOVE
+    `errors` is the error count that precedes an UNREMOVE (`record_cursor.ErrorCounts`), otherwise None. An UNREMOVE
     without an error count adds one error.
     """
 

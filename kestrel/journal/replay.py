@@ -8,9 +8,8 @@ from typing import Final, NamedTuple, Protocol
 from kestrel.disk.reader import PART_BYTES, DamagedRecord, FilePart, FileReader, UnfinishedRecord
 from kestrel.disk.repair import TORN_RECORD
 from kestrel.item import Item
-from kestrel.journal.error_counts import ERROR_COUNT_OPCODES, ErrorCounts
 from kestrel.journal.opcodes import ADDX_HEADER, Opcode
-from kestrel.journal.record_cursor import ReplayEnd
+from kestrel.journal.record_cursor import ERROR_COUNT_OPCODES, ErrorCounts, ReplayEnd
 from kestrel.journal.records import JournalFileRecord, decode_record, encode_announced_item, encode_item
 
 _ADDX: Final = int(Opcode.ADDX)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.item import Item
-from kestrel.journal.history import Span
+from kestrel.journal.fileset import Span
 from kestrel.journal.item_reader import read_items
 from kestrel.journal.records import (
     ADDX_HEADER_BYTES,

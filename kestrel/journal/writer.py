@@ -9,8 +9,7 @@ from typing import NamedTuple
 from kestrel.disk import crash_points
 from kestrel.disk.files import Disk, is_full
 from kestrel.disk.reader import FileReader, copy_range
-from kestrel.journal.deletion import mark_deleted
-from kestrel.journal.fileset import current_name, rotated_name, temporary_name
+from kestrel.journal.fileset import current_name, mark_deleted, rotated_name, temporary_name
 
 
 class Sync(NamedTuple):

@@ -21,7 +21,6 @@ from kestrel.commands import Command
 from kestrel.errors import ClientError, KestrelError, NotAuthorized, RequestTooSlow
 from kestrel.protocols.codec import Codec
 from kestrel.session.access import Access
-from kestrel.session.idle_timeout import IdleTimeout
 from kestrel.session.open_reads import ConnectionOpenReads, LeaseCounts
 from kestrel.session.outbox import Outbox
 from kestrel.session.session_context import ServerControl, SessionContext
@@ -37,6 +36,7 @@ from kestrel.session.session_state import (
     SessionState,
     next_state,
 )
+from kestrel.session.timeouts import IdleTimeout
 from kestrel.storage.total_memory import MemoryShare
 
 log = Logger(__name__)

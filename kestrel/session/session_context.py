@@ -14,7 +14,7 @@ from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus
 from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.session.open_reads import LeasedOpenReads
-from kestrel.session.request_deadlines import RequestDeadlines
+from kestrel.session.timeouts import RequestDeadlines
 
 log = Logger(__name__)
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from kestrel.item import Item
-from kestrel.journal.announced_record import AnnouncedRecord
-from kestrel.journal.error_counts import ERROR_COUNT_OPCODES, ErrorCounts
-from kestrel.journal.opcodes import Opcode
+from kestrel.journal.opcodes import AnnouncedRecord, Opcode
+from kestrel.journal.record_cursor import ERROR_COUNT_OPCODES, ErrorCounts
 from kestrel.journal.records import JournalFileRecord
 from kestrel.journal.replay import replay_record
 

@@ -12,8 +12,7 @@ from kestrel.journal.records import JournalFileRecord
 from kestrel.scroll.name_encoding import OWN_READER, QueueLocation, decode_part, queue_name_of
 from kestrel.scroll.records import RecordCommand
 from kestrel.tools.files.journal_contents import JournalContents
-from kestrel.tools.files.scroll_contents import QueueRecord, ScrollContents, ScrollQueueContents
-from kestrel.tools.files.scrolls import ScrollSnapshot
+from kestrel.tools.files.scroll_contents import QueueRecord, ScrollContents, ScrollQueueContents, ScrollSnapshot
 from kestrel.tools.files.snapshot_files import (
     FileReadResult,
     ItemTally,

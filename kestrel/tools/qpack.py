@@ -23,8 +23,7 @@ from kestrel.tools.files.folder import (
     chosen_queues,
     locked_folder,
 )
-from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents
-from kestrel.tools.files.scrolls import ScrollQueueFile
+from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents, ScrollQueueFile
 from kestrel.tools.files.snapshot_files import FileReadResult, damage_json, damage_sentence
 from kestrel.tools.formatting import count, show_path, show_queue, spell_queue
 from kestrel.tools.packing import JournalInspection, pack_queue

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Final
 
 from kestrel.client.arguments import Name, name_bytes, to_milliseconds
-from kestrel.client.backoff import Backoff
+from kestrel.client.choice import Backoff
 from kestrel.client.errors import ClientFailure
 from kestrel.escaping import show_name
 from kestrel.names import check_queue_name

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from kestrel.client.backoff import MAX_BACKOFF_S
 from kestrel.client.blocking import BlockingClient
+from kestrel.client.choice import MAX_BACKOFF_S
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import BadReply, CannotConnect, ConnectionFailed, OpenReadsError, RequestError, ServerError
 from kestrel.client.put_batch import BATCH_BYTES, BATCH_ITEMS

@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from kestrel.client.backoff import Backoff
-from kestrel.client.choice import RandomChoice, StayingChoice
+from kestrel.client.choice import Backoff, RandomChoice, StayingChoice
 
 SERVERS = ["a", "b", "c"]
 

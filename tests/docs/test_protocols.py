@@ -16,8 +16,7 @@ import attrs
 import pytest
 
 from kestrel.config.load import loads
-from kestrel.config.model import Config
-from kestrel.config.queue_settings import AliasSettings, QueueSettings
+from kestrel.config.model import AliasSettings, Config, QueueSettings
 from kestrel.config.setting import settings_of
 from kestrel.protocols import memcache, text
 from kestrel.storage.scroll.storage import ScrollStorage

@@ -10,13 +10,14 @@ import pytest
 
 from kestrel.config.model import (
     AdminSettings,
+    AliasSettings,
     Config,
     LoggingSettings,
+    QueueSettings,
     TlsSettings,
     ZooKeeperSettings,
     state_folder,
 )
-from kestrel.config.queue_settings import AliasSettings, QueueSettings
 from kestrel.config.setting import TABLE, TABLES, Setting, SettingKind, settings_of
 from tests.docs.markdown import section, tables
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.journal.deletion import erase_deleted, mark_deleted
-from kestrel.journal.fileset import QueueFiles, files_of
+from kestrel.journal.fileset import QueueFiles, erase_deleted, files_of, mark_deleted
 from kestrel.journal.records import REMOVE_RECORD, encode_item
 
 EMPTY = encode_item(b"", 0, 0)

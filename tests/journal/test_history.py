@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kestrel.journal.history import History
+from kestrel.journal.fileset import History
 
 
 def history(*sizes: int) -> History:

@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 
 from kestrel.config.load import loads
 from kestrel.errors import StorageError
-from kestrel.session.idle_timeout import IdleTimeout
+from kestrel.session.timeouts import IdleTimeout
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.memcache_text import END, STORED, set_, value

@@ -12,7 +12,7 @@ from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.config.load import loads
 from kestrel.errors import RequestTooSlow
-from kestrel.session.request_deadlines import MAX_TIMED_OUT_REQUESTS_PER_SLICE
+from kestrel.session.timeouts import MAX_TIMED_OUT_REQUESTS_PER_SLICE
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.costs import costs_about_the_same

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadQueueName, QueueFailed
-from kestrel.journal.deletion import erase_deleted
+from kestrel.journal.fileset import erase_deleted
 from kestrel.storage.interfaces import InThread, IQueueStorage
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.registry import JournalStorageFactory

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from kestrel.client.arguments import name_bytes
-from kestrel.client.backoff import Backoff
 from kestrel.client.call import Call
+from kestrel.client.choice import Backoff
 from kestrel.client.errors import ClientFailure, RequestError
 from kestrel.client.retrying_server import RetryingServer
 from kestrel.client.thrift import ThriftCalls

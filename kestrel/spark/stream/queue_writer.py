@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from kestrel.client.arguments import name_bytes
-from kestrel.client.backoff import Backoff
+from kestrel.client.choice import Backoff
 from kestrel.client.errors import CannotConnect, ClientFailure, RequestError, ServerError
 from kestrel.client.put_batch import batches
 from kestrel.client.retrying_server import LONGEST_PAUSE_S, RetryingServer

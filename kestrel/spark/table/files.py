@@ -19,7 +19,7 @@ from kestrel.spark.table.options import JournalLocation
 from kestrel.spark.table.planned_file import JOURNAL, SCROLL, FileKind, FileOrigin, PlannedFile, snapshot_file
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.formats import Format, format_of
-from kestrel.tools.files.scrolls import Scroll, parse_scroll_file_name, scrolls_in
+from kestrel.tools.files.scroll_contents import Scroll, parse_scroll_file_name, scrolls_in
 from kestrel.tools.formatting import show_path, spell_queue
 
 ARCHIVE_PREFIX: Final = scrolls.archived_name(b"")

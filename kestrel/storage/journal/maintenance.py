@@ -21,7 +21,7 @@ from kestrel.journal.compaction_policy import (
     choose_compaction,
     should_rotate,
 )
-from kestrel.journal.deletion import erase_deleted
+from kestrel.journal.fileset import erase_deleted
 from kestrel.journal.item_reader import DamagedJournalFile, JournalItemsRead, read_items
 from kestrel.journal.pack import PublishIncomplete, WriteStopped
 from kestrel.journal.rewrite import Boundary, ReplacementRecords

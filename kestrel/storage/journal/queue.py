@@ -14,7 +14,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import ItemTooLarge, StorageRefused
 from kestrel.item import Item
 from kestrel.journal.compaction_policy import JournalSizes
-from kestrel.journal.history import History
+from kestrel.journal.fileset import History
 from kestrel.journal.item_reader import JournalItemsRead
 from kestrel.journal.records import (
     ADDX_HEADER_BYTES,

@@ -18,8 +18,15 @@ from zope.interface import classImplements
 from kestrel.config.model import QueueSettings
 from kestrel.disk.folders import ERASE_FOLDER
 from kestrel.errors import BadQueueName, QueueFailed, StorageError
-from kestrel.journal.deletion import erase_deleted, mark_deleted
-from kestrel.journal.fileset import MAX_FILE_NAME_BYTES, QueueFiles, current_name, files_of, group_by_queue
+from kestrel.journal.fileset import (
+    MAX_FILE_NAME_BYTES,
+    QueueFiles,
+    current_name,
+    erase_deleted,
+    files_of,
+    group_by_queue,
+    mark_deleted,
+)
 from kestrel.journal.pack import finish_interrupted
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.failures import reason_of

@@ -1,4 +1,7 @@
-"""A database connection for one job at a time, opened on demand and closed if the database does not reply."""
+"""A database connection for one job at a time, opened on demand and closed if the database does not reply.
+
+Its parameters and the settings of each session are at the end.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,62 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 
-from kestrel.errors import DatabaseAway
+from kestrel.errors import DatabaseAway, OwnershipLost, StorageError, StorageRefused
 from kestrel.storage.interfaces import InThread
-from kestrel.storage.postgres import failures
+
+TAKEN_OVER: Final = "another server has taken the queues over; to take them back, restart this server"
+
+DISK_FULL: Final = "53100"
+READ_ONLY: Final = "25006"
+NOT_NULL: Final = "23502"
+
+NOT_REPLICATED: Final = "SyncRepWaitForLSN"
+"""Function in PostgreSQL that warns if a commit stops waiting for its synchronous standby.
+
+`pg_cancel_backend` or a timeout causes this. The name does not depend on the language of the server, and only this
+warning distinguishes such a commit from a safe one.
+"""
+
+PASSING: Final = (
+    "40",  # deadlock, serialization failure
+    "53",  # not enough memory, connections or other resources
+    "55P03",  # another session holds a lock
+    "57",  # operator intervention, shutdown, timeout
+)
+"""Prefixes of SQLSTATEs that do not depend on the batch, which can be retried."""
+
+
+def storage_error(error: psycopg.Error) -> StorageError:
+    """Return the storage error for an error after which the database has rolled back."""
+    state = error.sqlstate or ""
+    if state == DISK_FULL:
+        return StorageRefused(error_line(error))
+    if state == READ_ONLY:
+        return DatabaseAway("the database takes no writes: it is a standby, or was made read-only")
+    if state == NOT_NULL and error.diag.table_name == "owner":  # see ownership.FENCE
+        return OwnershipLost(TAKEN_OVER)
+    if state.startswith(PASSING):
+        return DatabaseAway(f"the database cannot do it now: {error_line(error)}")
+    return StorageError(error_line(error))
+
+
+def error_line(error: psycopg.Error) -> str:
+    """Return an error in one line, without its details, which may contain items."""
+    said = error.diag.message_primary or str(error) or type(error).__name__
+    line = "; ".join(part.strip() for part in said.splitlines() if part.strip())
+    return f"{line} ({error.sqlstate})" if error.sqlstate else line
+
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
@@ -80,10 +126,10 @@ class Line:
     def run(self, job: Callable[[Connection], Result], more_s: float = 0) -> Deferred[Result]:
         """Call the job with the connection in a thread, and return its result. It may take `more_s` beyond the timeout.
 
-        The Deferred fails with the exception of the job, or with the storage error for an error of the database
-        (`failures`). `DatabaseAway` means that the connection is lost or cannot be opened. After every other error the
-        database has rolled back. If the connection cannot be opened, all waiting jobs fail too, because each further
-        attempt would take time.
+        The Deferred fails with the exception of the job, or with the `storage_error` of an error of the database.
+        `DatabaseAway` means that the connection is lost or cannot be opened. After every other error the database has
+        rolled back. If the connection cannot be opened, all waiting jobs fail too, because each further attempt would
+        take time.
         """
         if self._is_closed:
             return fail(DatabaseAway(CLOSED))
@@ -172,7 +218,7 @@ class Line:
             except psycopg.Error as error:
                 # The error says nothing about the waiting batch, which may have been applied before.
                 self._hang_up()
-                away = self._away(f"the database cannot be used: {failures.sentence(error)}")
+                away = self._away(f"the database cannot be used: {error_line(error)}")
                 self._why_not = str(away)
                 raise away from None
             except BaseException:
@@ -196,7 +242,7 @@ class Line:
         return connection
 
     def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
-        if notice.source_function == failures.NOT_REPLICATED:
+        if notice.source_function == NOT_REPLICATED:
             self._is_unsafe = True
 
     def _check_is_safe(self) -> None:
@@ -208,11 +254,11 @@ class Line:
     def _meaning(self, connection: Connection, error: psycopg.Error) -> Exception:
         if not _is_alive_after_rollback(connection):
             self._hang_up()
-            return self._away(f"the connection is lost: {failures.sentence(error)}")
-        if error.sqlstate == failures.READ_ONLY:
+            return self._away(f"the connection is lost: {error_line(error)}")
+        if error.sqlstate == READ_ONLY:
             # Another server may be the primary now.
             self._hang_up()
-        return failures.meaning(error)
+        return storage_error(error)
 
     def _away(self, sentence: str) -> DatabaseAway:
         return DatabaseAway("the database did not answer in time" if self._is_cut else sentence)
@@ -233,3 +279,64 @@ def _is_alive_after_rollback(connection: Connection) -> bool:
         with suppress(psycopg.Error):
             connection.execute("ROLLBACK")
     return connection.info.transaction_status is TransactionStatus.IDLE
+
+
+OLDEST: Final = 140_000
+"""PostgreSQL 14, the first version that notices a disconnected client while it runs a statement."""
+
+CONNECT: Final[Mapping[str, str]] = {
+    "connect_timeout": "10",
+    # A dead network is noticed after 10 + 3 * 5 s on an idle connection, and after 30 s if sent data is not
+    # acknowledged.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    # Connect to the host that accepts writes. A standby is useless.
+    "target_session_attrs": "read-write",
+    # An isolated primary still accepts connections, but cannot commit without its standby. With a fixed order, each
+    # attempt would reach it before the new primary.
+    "load_balance_hosts": "random",
+    "application_name": "kestrel",
+    "client_encoding": "UTF8",
+}
+"""Connection parameters that the connection string may override."""
+
+SESSION: Final[Mapping[str, str]] = {
+    # These let the database notice a dead network. Until then our dead session still holds the lock.
+    "tcp_keepalives_idle": "10s",
+    "tcp_keepalives_interval": "5s",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "30s",
+    # Every statement should scan an index over just the rows that it needs. The planner knows a queue only as of the
+    # last ANALYZE, and would sometimes choose to read and sort a whole table or queue. A generic plan saves planning
+    # again.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
+
+
+def begin_session(connection: Connection, schema: str, timeout_s: float, lock_s: float) -> None:
+    """Apply the settings to a new session. Raises `StorageError` if the server is too old."""
+    if connection.info.server_version < OLDEST:
+        raise StorageError("the database is older than PostgreSQL 14")
+    timeout = f"{round(timeout_s * 1000)}ms"
+    settings = {
+        **SESSION,
+        "search_path": sql.Identifier(schema).as_string(connection),
+        "lock_timeout": f"{round(lock_s * 1000)}ms",
+        # Ends a disconnected session, which still holds its locks.
+        "statement_timeout": timeout,
+        "idle_in_transaction_session_timeout": timeout,
+    }
+    connection.execute(
+        "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS t(name, value)",
+        (list(settings), list(settings.values())),
+    )
+    # Detects a disconnected client during a statement. Servers on some systems do not support it.
+    with suppress(psycopg.errors.InvalidParameterValue):
+        connection.execute("SET client_connection_check_interval = '1s'")

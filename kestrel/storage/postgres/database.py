@@ -18,9 +18,9 @@ from zope.interface import implementer
 from kestrel.errors import StorageError
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
-from kestrel.storage.postgres import cleanup, queries, schema, session
+from kestrel.storage.postgres import queries, schema
 from kestrel.storage.postgres.batch_sql import Plan
-from kestrel.storage.postgres.connection import Connection, Line
+from kestrel.storage.postgres.connection import Connection, Line, begin_session
 from kestrel.storage.postgres.ownership import LOCK_S, Ownership
 
 log = Logger(__name__)
@@ -105,7 +105,7 @@ class PostgresDatabase:
     # In threads.
 
     def _begin(self, connection: Connection) -> None:
-        session.begin(connection, self._schema, self._timeout_s, self._lock_s)
+        begin_session(connection, self._schema, self._timeout_s, self._lock_s)
 
     def _begin_writing(self, connection: Connection) -> None:
         self._begin(connection)
@@ -116,7 +116,7 @@ class PostgresDatabase:
         self._queues = {queue.stored.name: queue for queue in queries.list_queues(connection)}
 
     def _list(self, connection: Connection) -> tuple[list[StoredQueue], bool]:
-        return [queue.stored for queue in self._queues.values()], cleanup.has_leftovers(connection)
+        return [queue.stored for queue in self._queues.values()], queries.has_leftovers(connection)
 
     def _apply(self, connection: Connection, batch: WriteBatch) -> bool:
         """Apply a batch. Return True if items of abandoned ids may remain."""
@@ -151,7 +151,7 @@ class PostgresDatabase:
         self._is_erasing = self._is_something_left and not self._is_closed
         if self._is_erasing:
             self._is_something_left = False
-            self._sweeping.run(cleanup.erase_slice).addCallbacks(self._erased, self._not_erased)
+            self._sweeping.run(queries.erase_slice).addCallbacks(self._erased, self._not_erased)
 
     def _erased(self, is_something_left: bool) -> None:
         # A batch may have abandoned another id meanwhile.

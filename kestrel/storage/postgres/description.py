@@ -13,8 +13,8 @@ from twisted.internet.interfaces import IReactorTime
 from kestrel.config.units import parse_duration_ms
 from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread
+from kestrel.storage.postgres.connection import CONNECT
 from kestrel.storage.postgres.database import PostgresDatabase
-from kestrel.storage.postgres.session import CONNECT
 
 OURS: Final = frozenset({"schema", "timeout"})
 

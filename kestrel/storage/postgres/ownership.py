@@ -16,8 +16,7 @@ from typing import Any, Final
 import psycopg
 
 from kestrel.errors import DatabaseAway, OwnershipLost, StorageInUse
-from kestrel.storage.postgres.connection import Connection
-from kestrel.storage.postgres.failures import TAKEN_OVER
+from kestrel.storage.postgres.connection import TAKEN_OVER, Connection
 
 LOCK_S: Final = 5.0
 """Time limit for acquiring a lock. It exceeds the time in which the database notices a dead session with the lock."""

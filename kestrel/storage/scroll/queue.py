@@ -14,8 +14,7 @@ from kestrel.disk.files import AppendFile
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.scroll.item_reader import ScrollItemsRead
-from kestrel.scroll.reader_changes import ReaderChanges
-from kestrel.scroll.reader_file import ReaderState, encode_state, sealed
+from kestrel.scroll.reader_file import ReaderChanges, ReaderState, encode_state, sealed
 from kestrel.scroll.records import Held, data_bytes, decode_put, id_of
 from kestrel.scroll.writer_file import NO_ITEMS, Counts
 from kestrel.scroll.writer_index import HintMismatch

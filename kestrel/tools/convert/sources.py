@@ -22,8 +22,13 @@ from kestrel.scroll.name_encoding import location_of
 from kestrel.scroll.records import PUT_EXPIRING_BYTES
 from kestrel.tools.files.folder import Folder, FoundScroll
 from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
-from kestrel.tools.files.scroll_contents import RemainingReaders, ScrollContents, ScrollQueueContents
-from kestrel.tools.files.scrolls import Scroll, ScrollSnapshot
+from kestrel.tools.files.scroll_contents import (
+    RemainingReaders,
+    Scroll,
+    ScrollContents,
+    ScrollQueueContents,
+    ScrollSnapshot,
+)
 from kestrel.tools.files.snapshot_files import FileReadResult, ItemsDigest, damage_sentence
 from kestrel.tools.formatting import show_path, show_queue
 from kestrel.tools.progress import ByteProgress, no_progress

@@ -19,7 +19,14 @@ from kestrel.scroll import fileset as scrolls
 from kestrel.scroll.name_encoding import OWN_READER
 from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.tools.files.formats import Format, Sorter, Strays, format_of
-from kestrel.tools.files.scrolls import Scroll, ScrollQueueFile, ScrollSnapshot, reader_alone, scrolls_in, writer_alone
+from kestrel.tools.files.scroll_contents import (
+    Scroll,
+    ScrollQueueFile,
+    ScrollSnapshot,
+    reader_alone,
+    scrolls_in,
+    writer_alone,
+)
 from kestrel.tools.files.snapshot_files import JournalSnapshot, SnapshotFiles
 from kestrel.tools.formatting import show_path, show_queue, show_text
 from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed, explain_os_error

@@ -12,7 +12,7 @@ from twisted.logger import capturedLogs
 from zope.interface.verify import verifyObject
 
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue
-from kestrel.storage.postgres import cleanup
+from kestrel.storage.postgres import queries
 from kestrel.storage.postgres.database import PostgresDatabase
 from kestrel.testing.threads import SteppedThreads
 from tests.sample import examples
@@ -219,7 +219,7 @@ def test_failed_erasing_is_logged_once(schemas: Schemas, tmp_path: Path) -> None
     held: list[Deferred[None]] = []
 
     def in_thread(function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        if args != (cleanup.erase_slice,):
+        if args != (queries.erase_slice,):
             return maybeDeferred(function, *args)
         held.append(Deferred())
         return held[-1].addCallback(lambda _: function(*args))
