@@ -52,7 +52,7 @@ def _choose() -> _Choice:
         return _Choice("pure", "KESTREL_PURE is set")
     try:
         digests: dict[str, str] = json.loads(_DIGESTS_FILE.read_text())
-    except FileNotFoundError:  # or the build is incomplete
+    except (FileNotFoundError, NotADirectoryError):  # or the build is incomplete, or the package is in a zip file
         return _Choice("pure", "there is no compiled extension")
     for module, digest in digests.items():
         if _digest(_PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")) != digest:

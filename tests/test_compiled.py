@@ -49,7 +49,7 @@ def build_of(folder: Path, **environment: str) -> list[object]:
     inherited = {name: value for name, value in os.environ.items() if name != "KESTREL_PURE"}
     done = subprocess.run(
         [sys.executable, "-c", PRINT_BUILD],
-        cwd=folder,
+        cwd=folder if folder.is_dir() else folder.parent,
         env=inherited | {"PYTHONPATH": str(folder)} | environment,
         capture_output=True,
         text=True,
@@ -97,6 +97,14 @@ def test_every_module_is_of_the_reported_build() -> None:
 
 def test_without_digests_the_build_is_pure(package: Package) -> None:
     assert build_of(package.folder) == ["pure", "there is no compiled extension", False, str(package.source)]
+
+
+def test_package_in_a_zip_file_is_pure(package: Package) -> None:
+    package.build()
+    archive = Path(shutil.make_archive(str(package.folder / "packed"), "zip", package.folder, "kestrel"))
+    shutil.rmtree(package.source.parent)
+    source = str(archive / "kestrel" / "item.py")
+    assert build_of(archive) == ["pure", "there is no compiled extension", False, source]
 
 
 def test_extension_of_these_sources_is_used(package: Package) -> None:
