@@ -177,8 +177,8 @@ class Daemon(MultiService):
 def _pause_full_collections() -> None:
     """Exclude the imported modules from garbage collection, and make no full collections while the queues are loaded.
 
-    Nearly all objects of a load stay. With 10,000 queues, half of the time of a start was spent on examining them again
-    and again.
+    Nearly all objects of a load stay. With 10,000 queues, half of the time of the load was spent on examining them
+    again and again.
     """
     gc.freeze()
     new, young, _ = gc.get_threshold()
