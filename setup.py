@@ -67,8 +67,9 @@ COMPILED = (
     "kestrel.storage.uncommitted_budget",
     "kestrel.storage.window",
     "kestrel.journal.records",
-    "kestrel.journal.run_cursor",
+    "kestrel.journal.cursor",
     "kestrel.journal.writer",
+    "kestrel.scroll.cursor",
 )
 
 

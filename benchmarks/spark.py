@@ -2,7 +2,7 @@
 
     python -m benchmarks.spark
 
-A set of 200 journal files with 1 GB is read in several ways. The plain reader (`kestrel.journal.record_cursor`) reads
+A set of 200 journal files with 1 GB is read in several ways. The plain reader (`kestrel.journal.cursor`) reads
 one of the files on one core. The Spark source reads all files, with one and with two parallel tasks, into a sink that
 accepts and drops all rows. It reads all columns, all columns except the items, or only the times and sizes of items. It
 also counts the rows, and filters them. Spark's own sources read the same items beside it: `text` as lines as long as
@@ -42,7 +42,7 @@ from benchmarks.harness import (
 from benchmarks.journals import ADD_MS, RUN_BYTES, JournalMaker
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.journal.record_cursor import JournalRecordCursor
+from kestrel.journal.cursor import JournalCursor
 from kestrel.journal.records import ADDX_HEADER_BYTES
 from kestrel.spark.session import session
 from kestrel.spark.source import KestrelSource
@@ -147,7 +147,7 @@ def plain(journal: Set) -> Timed:
     path = min(journal.folder.iterdir())
     began, cpu_began = time.perf_counter(), time.process_time()
     with FileReader(Disk(), os.fsencode(path)) as reader:
-        records = sum(1 for _ in JournalRecordCursor(reader))
+        records = sum(1 for _ in JournalCursor(reader).records())
         size = reader.size
     return Timed(PLAIN, size, records, time.perf_counter() - began, time.process_time() - cpu_began)
 

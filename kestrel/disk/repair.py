@@ -24,15 +24,19 @@ class ReadEnd:
     """The offset after the last good record of a file, and why reading stopped there.
 
     `problem` is None at the regular end of the file. `is_unfinished` is true for an incomplete last record, the usual
-    trace of a crash, and false for damage.
+    trace of a crash, and false for damage. `records` is the number of good records that were read. `is_closed` is true
+    if a record that was appended there would not be found: after a STATE_DUMP in a journal, or before zeros in a
+    scroll.
     """
 
-    __slots__ = ("is_unfinished", "offset", "problem")
+    __slots__ = ("is_closed", "is_unfinished", "offset", "problem", "records")
 
     def __init__(self, offset: int, problem: str | None = None, *, is_unfinished: bool = False) -> None:
         self.offset = offset
         self.problem = problem
         self.is_unfinished = is_unfinished
+        self.records = 0
+        self.is_closed = False
 
 
 class QuarantinedCopy(NamedTuple):

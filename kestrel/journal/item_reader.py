@@ -6,10 +6,8 @@ import errno
 from typing import Final, NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader
-from kestrel.item import Item
-from kestrel.journal.record_cursor import ErrorCounts
+from kestrel.journal.cursor import ADDX, RUN_RECORDS, JournalCursor
 from kestrel.journal.records import ADDX_HEADER_BYTES
-from kestrel.journal.replay import replay_part
 
 _MIN_READ_BYTES: Final = 4096
 
@@ -36,73 +34,24 @@ def read_items(
     record has none. Records that do not add items are ignored. Raise `DamagedJournalFile`, or another OSError if the
     file cannot be read.
     """
-    items = _ItemCollector(skip, max_items, room_bytes)
-    # Required by `replay_part`; the items that are read have no error counts.
-    counts = ErrorCounts()
-    needed = 0
-    usual = max(_MIN_READ_BYTES, min(PART_BYTES, 2 * room_bytes))
-    while offset < end and not items.records and items.stopped_at is None:
-        part = reader.part(offset - start, min(max(needed, usual), end - offset))
-        if len(part.data) < needed or not part.data:
-            raise DamagedJournalFile(errno.EIO, "the journal file became shorter")
-        done = replay_part(part, items, now_ms, offset, counts)
-        offset += done.position
-        needed = done.needed
-        # Damage matters only if no item was read, because anything may follow the last known item.
-        if not items.records and (done.damage is not None or needed > end - offset):
-            raise DamagedJournalFile(errno.EIO, "the journal file is damaged")
-    return JournalItemsRead(items.records, offset if items.stopped_at is None else items.stopped_at, items.skip)
-
-
-class _ItemCollector:
-    """A replay target that collects items up to its limits and ignores other records."""
-
-    last_xid = 0
-
-    def __init__(self, skip: int, max_items: int, room_bytes: int) -> None:
-        self.records: list[bytes] = []
-        self.skip = skip
-        self.stopped_at: int | None = None
-        """Offset of the first item that was not collected, or None."""
-        self._items_left = max_items
-        self._room_bytes = room_bytes
-
-    def append(self, record: bytes, offset: int) -> None:
-        """Skip or collect an item, or note its offset if a limit is reached."""
-        if self.skip:
-            self.skip -= 1
-        elif self._items_left and (self._room_bytes > 0 or not self.records):
-            self.records.append(record)
-            self._items_left -= 1
-            self._room_bytes -= len(record) - ADDX_HEADER_BYTES
-        elif self.stopped_at is None:
-            self.stopped_at = offset
-
-    def extend(self, records: list[bytes], offset: int) -> None:
-        """Append items whose records are adjacent and begin at `offset`."""
-        for record in records:
-            self.append(record, offset)
-            offset += len(record)
-
-    # Other records are ignored.
-
-    def next_xid(self) -> int:
-        return 0
-
-    def drop_head(self) -> None:
-        pass
-
-    def pop_head(self) -> Item | None:
-        return None
-
-    def open_as(self, item: Item, xid: int) -> None:
-        pass
-
-    def finish(self, xid: int) -> bool:
-        return False
-
-    def push_back(self, xid: int, errors: int | None) -> bool:
-        return False
-
-    def expect_implicit_xid(self) -> None:
-        pass
+    part_bytes = max(_MIN_READ_BYTES, min(PART_BYTES, 2 * room_bytes))
+    cursor = JournalCursor(reader, offset - start, end - start, part_bytes=part_bytes)
+    records: list[bytes] = []
+    while (cursor.has_more or not records) and cursor.next(min(RUN_RECORDS, skip + max_items + 1)):
+        data = cursor.data
+        for position, after in cursor.bounds():
+            is_usual = data[position] == ADDX
+            if not is_usual and not cursor.adds_item(position):
+                continue
+            if skip:
+                skip -= 1
+                continue
+            if len(records) == max_items or (room_bytes <= 0 and records):
+                return JournalItemsRead(records, start + cursor.data_start + position, 0)
+            record = data[position:after] if is_usual else cursor.decode(position).item_record(now_ms)
+            records.append(record)
+            room_bytes -= len(record) - ADDX_HEADER_BYTES
+    # Damage matters only if no item was read, because anything may follow the last known item.
+    if not records and start + cursor.end.offset < end:
+        raise DamagedJournalFile(errno.EIO, "the journal file is damaged or has become shorter")
+    return JournalItemsRead(records, start + cursor.end.offset, skip)

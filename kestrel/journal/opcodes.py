@@ -25,6 +25,15 @@ class Opcode(IntEnum):
     REMOVE_TENTATIVE_XID = 9
 
 
+BARE_OPCODES: Final = (Opcode.REMOVE, Opcode.REMOVE_TENTATIVE)
+"""Records that consist of the opcode."""
+
+XID_OPCODES: Final = (Opcode.REMOVE_TENTATIVE_XID, Opcode.CONFIRM_REMOVE, Opcode.UNREMOVE, Opcode.SAVE_XID)
+"""Records that consist of the opcode and an xid."""
+
+ITEM_OPCODES: Final = (Opcode.ADDX, Opcode.ADD, Opcode.ADD_XID, Opcode.CONTINUE)
+"""Records that have an item. A STATE_DUMP, which shares its opcode with CONTINUE, has none."""
+
 ADD_HEADER: Final = Struct("<Bii")
 """opcode, size (4 + data), expiry in seconds since the epoch (0: never)."""
 
@@ -41,7 +50,7 @@ STATE_DUMP_RECORD: Final = Struct("<Bii")
 """opcode 8, xid, number of ADD_XID records that follow and end the file. It shares the opcode of CONTINUE."""
 
 BARE_SIZE: Final = 1
-"""Size of REMOVE and REMOVE_TENTATIVE, which consist of the opcode only."""
+"""Size of the records of `BARE_OPCODES`."""
 
 
 # mypyc cannot compile subclasses of bytes, so this one is not in records.py.

@@ -16,8 +16,8 @@ from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import DAMAGED_FOLDER, ERASE_FOLDER
 from kestrel.disk.reader import FileReader
+from kestrel.journal.cursor import JournalCursor
 from kestrel.journal.fileset import PACK_SUFFIX, QueueFiles, pack_name, rotated_name, temporary_name
-from kestrel.journal.record_cursor import JournalRecordCursor
 
 
 class WriteStopped(Exception):
@@ -114,8 +114,8 @@ def finish_interrupted(disk: Disk, folder: bytes, files: QueueFiles) -> None:
 
 def _is_undamaged(disk: Disk, path: bytes) -> bool:
     with FileReader(disk, path) as reader:
-        cursor = JournalRecordCursor(reader)
-        deque(cursor, maxlen=0)
+        cursor = JournalCursor(reader)
+        deque(cursor.records(), maxlen=0)
     return cursor.end.problem is None
 
 

@@ -13,22 +13,18 @@ from itertools import chain, count
 
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import PART_BYTES, FileReader
-from kestrel.journal.opcodes import Opcode
-from kestrel.journal.record_cursor import JournalRecordCursor, ReplayEnd
+from kestrel.disk.repair import ReadEnd
+from kestrel.journal.cursor import JournalCursor
 from kestrel.journal.records import (
     ADDX_HEADER_BYTES,
     PLACEHOLDER,
     REMOVE_RECORD,
     XID_RECORD_BYTES,
-    JournalFileRecord,
     encode_confirm,
-    encode_item,
     encode_open,
     encode_put_back,
 )
 from kestrel.journal.rewrite import Boundary, join_runs, repeat_record
-
-_ADDS = (Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE)
 
 
 def has_same_items(now: Boundary, target: Boundary) -> bool:
@@ -117,24 +113,17 @@ def _transition_records(now: Boundary, target: Boundary) -> Iterator[bytes]:
         yield encode_put_back(opened[item_id], target.errors.get(item_id, 0))
 
 
-def count_removals(disk: Disk, path: bytes) -> tuple[int, ReplayEnd]:
+def count_removals(disk: Disk, path: bytes) -> tuple[int, ReadEnd]:
     """Return the number of records of a file that do not add an item, and how the file ends."""
     with FileReader(disk, path) as reader:
-        cursor = JournalRecordCursor(reader)
-        return sum(not _is_item(record) for _, record in cursor), cursor.end
+        cursor = JournalCursor(reader)
+        return sum(not record.adds_item for _, record in cursor.records()), cursor.end
 
 
 def item_records(reader: FileReader, now_ms: int) -> Iterator[bytes]:
     """Yield the items of a file as runs of ADDX records. `now_ms` is the add time of items without one."""
-    return join_runs(
-        encode_item(record.data, now_ms if record.add_ms is None else record.add_ms, record.expiry_ms)
-        for _, record in JournalRecordCursor(reader)
-        if _is_item(record)
-    )
-
-
-def _is_item(record: JournalFileRecord) -> bool:
-    return record.opcode in _ADDS and record.restates is None
+    items = (record for _, record in JournalCursor(reader).records() if record.adds_item)
+    return join_runs(record.item_record(now_ms) for record in items)
 
 
 def max_growth_bytes(reader: FileReader) -> int:

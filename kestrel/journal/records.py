@@ -13,9 +13,12 @@ from kestrel.item import Item
 from kestrel.journal.opcodes import (
     ADD_HEADER,
     ADDX_HEADER,
+    BARE_OPCODES,
     BARE_SIZE,
+    ITEM_OPCODES,
     STATE_DUMP_RECORD,
     XID_ITEM_HEADER,
+    XID_OPCODES,
     XID_RECORD,
     AnnouncedRecord,
     Opcode,
@@ -95,13 +98,6 @@ class ItemDecoder:
         return item
 
 
-def encode_announced_item(data: bytes, add_ms: int, expiry_ms: int, xid: int) -> bytes:
-    """Return the ADDX record of an item, with the xid that an older release's ADD_XID announced for its open read."""
-    record = AnnouncedRecord(encode_item(data, add_ms, expiry_ms))
-    record.xid = xid
-    return record
-
-
 def encode_open(xid: int) -> bytes:
     """Return the record that makes the head an open read with the id `xid`."""
     return _pack_xid(Opcode.REMOVE_TENTATIVE_XID, xid)
@@ -151,7 +147,7 @@ class JournalFileRecord:
 
     `xid`, `data`, `add_ms` and `expiry_ms` are set if the opcode has them; `add_ms` of an ADD is None.
     `restates` is the number of open reads that a STATE_DUMP restates, otherwise None; it shares the opcode of CONTINUE.
-    `errors` is the error count that precedes an UNREMOVE (`record_cursor.ErrorCounts`), otherwise None. An UNREMOVE
+    `errors` is the error count that precedes an UNREMOVE (`cursor.ErrorCounts`), otherwise None. An UNREMOVE
     without an error count adds one error.
     """
 
@@ -181,12 +177,27 @@ class JournalFileRecord:
         """The name of the record's type in the documentation of the format."""
         return self.opcode.name if self.restates is None else "STATE_DUMP"
 
+    @property
+    def adds_item(self) -> bool:
+        """Whether the record adds an item to the queue."""
+        return self.opcode in ITEM_OPCODES and self.restates is None
 
-_XID_ONLY: Final = frozenset({Opcode.SAVE_XID, Opcode.UNREMOVE, Opcode.CONFIRM_REMOVE, Opcode.REMOVE_TENTATIVE_XID})
-_BARE: Final = frozenset({Opcode.REMOVE, Opcode.REMOVE_TENTATIVE})
+    def item_record(self, now_ms: int) -> bytes:
+        """Return the ADDX record of the item that the record adds. `now_ms` is its add time if the record has none.
+
+        That of an ADD_XID also has the xid that an older release announced for the item's open read.
+        """
+        item = encode_item(self.data, now_ms if self.add_ms is None else self.add_ms, self.expiry_ms)
+        if self.opcode is not Opcode.ADD_XID:
+            return item
+        announced = AnnouncedRecord(item)
+        announced.xid = self.xid
+        return announced
+
+
 _HEADER_BYTES: Final = {
-    **dict.fromkeys(_BARE, BARE_SIZE),
-    **dict.fromkeys(_XID_ONLY, XID_RECORD.size),
+    **dict.fromkeys(BARE_OPCODES, BARE_SIZE),
+    **dict.fromkeys(XID_OPCODES, XID_RECORD.size),
     Opcode.ADD: ADD_HEADER.size,
     Opcode.ADDX: ADDX_HEADER.size,
     Opcode.ADD_XID: XID_ITEM_HEADER.size,
@@ -250,9 +261,9 @@ def decode_record(buffer: bytes, offset: int, source: ByteSource | None = None) 
     start = offset + _HEADER_BYTES[opcode]
     if start > len(buffer):
         raise UnfinishedRecord(_HEADER_BYTES[opcode])
-    if opcode in _BARE:
+    if opcode in BARE_OPCODES:
         return JournalFileRecord(opcode, BARE_SIZE)
-    if opcode in _XID_ONLY:
+    if opcode in XID_OPCODES:
         return JournalFileRecord(opcode, XID_RECORD.size, XID_RECORD.unpack_from(buffer, offset)[1])
     xid, add_ms = 0, None
     if opcode is Opcode.ADD:

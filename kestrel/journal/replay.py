@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-from kestrel.disk.reader import PART_BYTES, DamagedRecord, FilePart, FileReader, UnfinishedRecord
-from kestrel.disk.repair import TORN_RECORD
+from kestrel.disk.reader import FileReader
+from kestrel.disk.repair import ReadEnd
 from kestrel.item import Item
-from kestrel.journal.opcodes import ADDX_HEADER, Opcode
-from kestrel.journal.record_cursor import ERROR_COUNT_OPCODES, ErrorCounts, ReplayEnd
-from kestrel.journal.records import JournalFileRecord, decode_record, encode_announced_item, encode_item
+from kestrel.journal.cursor import ADDX, ErrorCounts, JournalCursor
+from kestrel.journal.opcodes import XID_RECORD, Opcode
+from kestrel.journal.records import JournalFileRecord
 
-_ADDX: Final = int(Opcode.ADDX)
 _REMOVE: Final = int(Opcode.REMOVE)
-_TIMES_BYTES: Final = 16
-_ADDX_HEADER_BYTES: Final = ADDX_HEADER.size
-_ADDX_SIZE: Final = Struct("<xi")
-"""The opcode and the size field of an ADDX; only the size is unpacked."""
-_SIZE_END: Final = _ADDX_SIZE.size
+_OPEN: Final = int(Opcode.REMOVE_TENTATIVE_XID)
+_CONFIRM: Final = int(Opcode.CONFIRM_REMOVE)
 
 
 class RecordTarget(Protocol):
@@ -62,95 +57,48 @@ class ReplayTarget(RecordTarget, Protocol):
         """Append items, given as adjacent ADDX records that begin at `offset` of the queue's history."""
 
 
-def replay(reader: FileReader, queue: ReplayTarget, now_ms: int, start: int = 0, offset: int = 0) -> ReplayEnd:
+def replay(reader: FileReader, queue: ReplayTarget, now_ms: int, start: int = 0, offset: int = 0) -> ReadEnd:
     """Apply the records of one file from `offset` on to `queue`, and return where the replay ended.
 
     Records about an open read that does not exist are ignored. `now_ms` is the add time of items whose record has
     none (ADD, of the earliest releases). `start` is the offset of the file in the queue's history.
     """
-    records = needed = 0
-    is_closed = False
-    counts = ErrorCounts()
-    while offset < reader.size:
-        done = replay_part(reader.part(offset, max(PART_BYTES, needed)), queue, now_ms, start + offset, counts)
-        offset += done.position
-        records += done.records
-        is_closed = done.is_closed
-        if done.damage is not None:
-            return ReplayEnd(offset, records, done.damage)
-        needed = done.needed
-        if needed > reader.size - offset:
-            return ReplayEnd(offset, records, TORN_RECORD, is_unfinished=True)
-    return ReplayEnd(offset, records, is_closed=is_closed)
+    cursor, counts = JournalCursor(reader, offset), ErrorCounts()
+    while cursor.next():
+        _replay_run(cursor, queue, now_ms, start + cursor.data_start, counts)
+    return cursor.end
 
 
-class PartReplay(NamedTuple):
-    """The result of `replay_part`: the position where it ended, the number of records, and the reason.
-
-    `needed` is the size of an unfinished record at `position`, or 0. `damage` says why the bytes at `position` are not
-    a record, or is None. `is_closed` is True if the last record was a STATE_DUMP, which must end its file.
-    """
-
-    position: int
-    records: int
-    needed: int = 0
-    damage: str | None = None
-    is_closed: bool = False
-
-
-def replay_part(part: FilePart, queue: ReplayTarget, now_ms: int, start: int, counts: ErrorCounts) -> PartReplay:
-    """Apply the complete records of a part of a file to `queue`.
-
-    `start` is the offset of the part in the queue's history. All parts of a file share its `counts`.
-    """
-    data, end = part.data, len(part.data)
-    append, extend, drop_head = queue.append, queue.extend, queue.drop_head
-    unpack_size = _ADDX_SIZE.unpack_from
-    position = records = run_start = needed = 0
-    run: list[bytes] = []
-    damage = last = None
-    while position < end:
-        # Fast path without objects for the two most frequent records. Adjacent items are appended together.
+def _replay_run(cursor: JournalCursor, queue: ReplayTarget, now_ms: int, start: int, counts: ErrorCounts) -> None:
+    """Apply a run of records. `start` is the offset of its data in the queue's history."""
+    data, unpack_xid = cursor.data, XID_RECORD.unpack_from
+    items: list[bytes] = []
+    items_start = 0
+    for position, after in cursor.bounds():
         opcode = data[position]
-        if opcode == _ADDX and position + _ADDX_HEADER_BYTES <= end:
-            size = unpack_size(data, position)[0]
-            after = position + _SIZE_END + size
-            if size < _TIMES_BYTES:
-                damage = f"impossible size {size}"
-                break
-            if after > end:
-                needed = after - position
-                break
-            if not run:
-                run_start = position
-            run.append(data[position:after])
-            position = after
+        if opcode == ADDX:
+            if not items:
+                items_start = position
+            items.append(data[position:after])
+            continue
+        if len(items) == 1:
+            queue.append(items.pop(), start + items_start)
+        elif items:
+            queue.extend(items, start + items_start)
+            items = []
+        # The most frequent records are replayed without an object for each.
+        if opcode == _REMOVE:
+            queue.drop_head()
+        elif opcode == _OPEN:
+            _open_head(queue, unpack_xid(data, position)[1])
+        elif opcode == _CONFIRM:
+            queue.finish(unpack_xid(data, position)[1])
         else:
-            if len(run) == 1:
-                append(run.pop(), start + run_start)
-            elif run:
-                extend(run, start + run_start)
-                run = []
-            if opcode == _REMOVE:
-                drop_head()
-                position += 1
-            else:
-                try:
-                    last = decode_record(data, position, part)
-                except UnfinishedRecord as unfinished:
-                    needed = unfinished.needs
-                    break
-                except DamagedRecord as error:
-                    damage = str(error)
-                    break
-                if opcode in ERROR_COUNT_OPCODES:
-                    counts.find(last, start + position)
-                replay_record(last, queue, now_ms, start + position)
-                position += last.size
-        records += 1
-    if run:
-        extend(run, start + run_start)
-    return PartReplay(position, records, needed, damage, last is not None and last.restates is not None)
+            record = cursor.decode(position)
+            counts.find(record, start + position)
+            replay_record(record, queue, now_ms, start + position)
+    if items:
+        queue.extend(items, start + items_start)
 
 
 def replay_record(record: JournalFileRecord, queue: RecordTarget, now_ms: int, offset: int) -> None:
@@ -170,16 +118,12 @@ def replay_record(record: JournalFileRecord, queue: RecordTarget, now_ms: int, o
         queue.finish(record.xid)
     elif opcode is Opcode.UNREMOVE:
         queue.push_back(record.xid, record.errors)
-    elif opcode is Opcode.ADD:
-        queue.append(encode_item(record.data, now_ms, record.expiry_ms), offset)
-    elif opcode is Opcode.ADD_XID:
-        queue.append(encode_announced_item(record.data, record.add_ms or 0, record.expiry_ms, record.xid), offset)
     elif opcode is Opcode.REMOVE:
         queue.drop_head()
     else:
         if opcode is Opcode.CONTINUE:
             queue.finish(record.xid)
-        queue.append(encode_item(record.data, record.add_ms or 0, record.expiry_ms), offset)
+        queue.append(record.item_record(now_ms), offset)
 
 
 def _open_head(queue: RecordTarget, xid: int | None) -> None:

@@ -5,21 +5,13 @@ from __future__ import annotations
 import errno
 from typing import Final, NamedTuple
 
-from kestrel.disk.reader import PART_BYTES, DamagedRecord, FilePart, FileReader, UnfinishedRecord
-from kestrel.scroll.records import (
-    BELOW_ALL_IDS,
-    EXPIRING_PUT_FIRST_BYTE,
-    PUT_BYTES,
-    PUT_EXPIRING_BYTES,
-    PUT_FIRST_BYTE,
-    PUT_HEAD,
-    RecordCommand,
-    ScrollFileRecord,
-    Targets,
-    decode_record,
-)
+from kestrel.disk.reader import PART_BYTES, FileReader
+from kestrel.scroll.cursor import RUN_RECORDS, ScrollCursor
+from kestrel.scroll.records import WRITER_MAGIC
 
 _MIN_READ_BYTES: Final = 4096
+_FEW_RECORDS: Final = 32
+"""Records that may precede the first item."""
 
 
 class DamagedScrollFile(OSError):
@@ -43,54 +35,22 @@ def read_items(
     other readers are skipped. An empty result means that the file has no more items up to the offset `end`. Raise
     `DamagedScrollFile`, or another OSError.
     """
+    part_bytes = max(_MIN_READ_BYTES, min(PART_BYTES, 2 * room_bytes, most_items * _MIN_READ_BYTES))
+    # Large items of other readers are not read.
+    cursor = ScrollCursor(reader, WRITER_MAGIC, offset, end, has_data=False, part_bytes=part_bytes)
     records: list[bytes] = []
-    targets: Targets | None = None
-    # `start` is the offset of the next item's records.
-    start, next_id = offset, first_id
-    last_id = BELOW_ALL_IDS
-    usual = max(_MIN_READ_BYTES, min(PART_BYTES, 2 * room_bytes, most_items * _MIN_READ_BYTES))
-    while offset < end and not records:
-        data = reader.read(offset, min(usual, end - offset))
-        if not data:
-            raise DamagedScrollFile(errno.EIO, "the journal file became shorter")
-        part = FilePart(reader, offset, data)
-        position = 0
-        while position < len(data):
-            command = data[position]
-            header = PUT_BYTES if command == PUT_FIRST_BYTE else PUT_EXPIRING_BYTES
-            if command in (PUT_FIRST_BYTE, EXPIRING_PUT_FIRST_BYTE) and position + header <= len(data):
-                size, _, item_id = PUT_HEAD.unpack_from(data, position + 1)
-                stop = position + header + size
-            else:
-                record = _decode(data, position, part)
-                size, item_id, stop = record.data_size, record.item_id, position + record.size
-                if record.command != RecordCommand.PUT:
-                    targets = record.targets if record.command == RecordCommand.TARGETS else None
-                    position = stop
-                    start = start if targets is not None else offset + position
-                    continue
-            if size < 0 or offset + stop > end or item_id <= last_id:
-                raise DamagedScrollFile(errno.EIO, "the journal file is damaged")
-            if item_id >= next_id and (targets is None or targets.has(target_reader)):
-                if records and (most_items <= len(records) or room_bytes <= 0):
-                    return ScrollItemsRead(records, next_id, start)
-                if stop > len(data) and position:
-                    # An item that the end of this part cuts off begins the next part.
-                    break
-                records.append(data[position:stop] if stop <= len(data) else reader.read(offset + position, stop))
-                room_bytes -= size
-            next_id, last_id = max(next_id, item_id + 1), item_id
-            targets, position = None, stop
-            start = offset + position
-        offset += position
-    return ScrollItemsRead(records, next_id, start)
-
-
-def _decode(data: bytes, position: int, part: FilePart) -> ScrollFileRecord:
-    try:
-        record = decode_record(data, position, part)
-    except (DamagedRecord, UnfinishedRecord):
-        record = None
-    if record is None:
-        raise DamagedScrollFile(errno.EIO, "the journal file is damaged")
-    return record
+    next_id = first_id
+    while (cursor.has_more or not records) and cursor.next(min(RUN_RECORDS, most_items + _FEW_RECORDS)):
+        data = cursor.data
+        for item in cursor.items_of_run(first_id):
+            if item.targets is None or item.targets.has(target_reader):
+                if records and (len(records) >= most_items or room_bytes <= 0):
+                    return ScrollItemsRead(records, next_id, item.offset)
+                is_cut = item.end > len(data)
+                position = cursor.data_start + item.start
+                records.append(reader.read(position, item.end - item.start) if is_cut else data[item.start : item.end])
+                room_bytes -= item.data_bytes
+            next_id = item.item_id + 1
+    if cursor.is_over or (not records and cursor.end.offset < end):
+        raise DamagedScrollFile(errno.EIO, "the journal file is damaged or has become shorter")
+    return ScrollItemsRead(records, next_id, cursor.end.offset)

@@ -9,8 +9,8 @@ from typing import Final
 
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import ReadEnd
+from kestrel.scroll.cursor import ScrollCursor
 from kestrel.scroll.done_set import DoneSet
-from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import (
     DELETED_RECORD,
     READER_MAGIC,
@@ -126,9 +126,7 @@ def read_state(reader: FileReader) -> tuple[ReaderState, ReadEnd]:
     """
     end, is_checked = _find_valid_end(reader)
     builder = ReaderStateBuilder()
-    for offset, record in ScrollRecordCursor(reader, READER_MAGIC):
-        if offset >= end.offset:
-            break
+    for _, record in ScrollCursor(reader, READER_MAGIC, 0, end.offset).records():
         builder.add(record)
     state = builder.state()
     state.is_checked = is_checked
@@ -147,10 +145,10 @@ def refuse_impossible_ids(state: ReaderState, end: ReadEnd, last_id: int) -> tup
 
 def _find_valid_end(reader: FileReader) -> tuple[ReadEnd, bool]:
     """Return where the valid records end, and whether checksums cover them."""
-    cursor = ScrollRecordCursor(reader, READER_MAGIC)
+    cursor = ScrollCursor(reader, READER_MAGIC)
     checked_size, checksum = 0, zlib.crc32(READER_MAGIC)
     head, problem = 0, None
-    for offset, record in cursor:
+    for offset, record in cursor.records():
         if record.command == RecordCommand.CHECKSUM:
             if record.checksum != checksum:
                 return ReadEnd(checked_size, "the checksum does not match"), checked_size > 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from kestrel.disk.reader import PART_BYTES, FileReader
-from kestrel.disk.repair import TORN_RECORD, ReadEnd
-from kestrel.scroll.item_cursor import ScrollItemCursor
-from kestrel.scroll.records import WRITER_MAGIC
-from kestrel.scroll.writer_file import NO_ITEMS, Counts, WriterFile, WriterMark, WriterTally
+from kestrel.disk.reader import FileReader
+from kestrel.disk.repair import ReadEnd
+from kestrel.scroll.cursor import SMALL_READ_BYTES, ScrollCursor, ScrollItem
+from kestrel.scroll.records import BELOW_ALL_IDS, LARGEST_ID, PUT_EXPIRING_BYTES, WRITER_MAGIC
+from kestrel.scroll.writer_file import MARK_BYTES, NO_ITEMS, Counts, WriterFile, WriterMark, WriterTally
 
 
 class HintMismatch(Exception):
@@ -22,27 +22,30 @@ def index_writer_file(reader: FileReader, file: WriterFile, floor_id: int = 0) -
     Items with ids up to `floor_id` are not counted. An id that is not higher than the one before it is damage. Only
     headers are read, no data. Raise OSError.
     """
-    if not file.size:
-        magic = reader.read(0, len(WRITER_MAGIC))
-        if magic != WRITER_MAGIC:
-            is_unfinished = WRITER_MAGIC.startswith(magic)
-            return ReadEnd(0, TORN_RECORD if is_unfinished else "this is no journal", is_unfinished=is_unfinished)
-        file.size = len(WRITER_MAGIC)
-    cursor = ScrollItemCursor(reader, file.size, PART_BYTES)
-    cursor.item_id = file.last_id or cursor.item_id
+    # A part has a header more than the distance of marks, so that each run begins with a mark.
+    part_bytes, known_id = MARK_BYTES + PUT_EXPIRING_BYTES, file.last_id or BELOW_ALL_IDS
+    cursor = ScrollCursor(
+        reader, WRITER_MAGIC, file.size, has_data=False, part_bytes=part_bytes, last_id=known_id
+    )
     last_id = max(floor_id, file.last_id)
     while cursor.next():
-        if cursor.item_id > last_id:
-            last_id = cursor.item_id
-            file.mark(cursor.item_id, cursor.start)
-            file.add_item(cursor.item_id, cursor.start, cursor.data_bytes, cursor.targets)
-            run = cursor.run()
-            if run.items:
-                last_id = cursor.item_id
-                file.add_items(last_id, cursor.start, run)
+        first_id, start = cursor.ids[0], cursor.data_start
+        if cursor.has_only_items and first_id > last_id:
+            file.mark(first_id, start + cursor.starts[0])
+            last_id = cursor.ids[-1]
+            file.add_items(last_id, start + cursor.starts[-1], Counts(len(cursor.ids), cursor.data_bytes))
+            continue
+        for item in cursor.items_of_run(last_id + 1):
+            last_id = item.item_id
+            file.mark(last_id, item.offset)
+            file.add_item(last_id, item.offset, item.data_bytes, item.targets)
     file.size = cursor.end.offset
-    file.is_closed = file.is_closed or (cursor.end.problem is None and file.size < reader.size)
+    file.is_closed = file.is_closed or cursor.end.is_closed
     return cursor.end
+
+
+def _cursor(reader: FileReader, start: int = 0) -> ScrollCursor:
+    return ScrollCursor(reader, WRITER_MAGIC, start, has_data=False, part_bytes=MARK_BYTES)
 
 
 class IdGap(NamedTuple):
@@ -55,30 +58,36 @@ class IdGap(NamedTuple):
 
 def find_id_gap(reader: FileReader, file: WriterFile, item_id: int) -> IdGap | None:
     """Return the gap at which the ids of a file jump to or over `item_id`, or None if there is none. Raise OSError."""
-    cursor = ScrollItemCursor(reader, len(WRITER_MAGIC))
     items = previous_id = 0
-    while cursor.next() and cursor.item_id < item_id:
-        items += cursor.item_id >= file.first_id
-        previous_id = cursor.item_id
-    is_jump = cursor.item_id > item_id or (items > 0 and cursor.item_id == item_id > previous_id + 1)
-    return IdGap(cursor.item_id, cursor.start, items) if is_jump else None
+    for item in _cursor(reader).items():
+        if item.item_id >= item_id:
+            is_jump = item.item_id > item_id or (items > 0 and item_id > previous_id + 1)
+            return IdGap(item.item_id, item.offset, items) if is_jump else None
+        items += item.item_id >= file.first_id
+        previous_id = item.item_id
+    return None
+
+
+def first_id_in(reader: FileReader) -> int:
+    """Return the id of the first item of a file, or a number above all ids if there is none. Raise OSError."""
+    cursor = ScrollCursor(reader, WRITER_MAGIC, has_data=False, part_bytes=SMALL_READ_BYTES)
+    first = next(cursor.items(1), None)
+    return LARGEST_ID + 1 if first is None else first.item_id
 
 
 def has_second_id(reader: FileReader, file: WriterFile) -> bool:
     """Return whether the second id of a file is the first id plus one. Raise OSError."""
-    cursor = ScrollItemCursor(reader, len(WRITER_MAGIC))
-    while cursor.next():
-        if cursor.item_id > file.first_id:
-            return cursor.item_id == file.first_id + 1
-    return False
+    second = next(_cursor(reader).items(file.first_id + 1), None)
+    return second is not None and second.item_id == file.first_id + 1
 
 
 def check_index(reader: FileReader, file: WriterFile) -> None:
     """Raise `HintMismatch` unless the last known item is at `last_offset` and ends at `size`. Raise OSError."""
     if reader.size < file.size:
         raise HintMismatch
-    cursor = ScrollItemCursor(reader, file.last_offset)
-    if not cursor.next() or cursor.item_id != file.last_id or cursor.end.offset != file.size:
+    cursor = _cursor(reader, file.last_offset)
+    item = next(cursor.items(), None)
+    if item is None or item.item_id != file.last_id or cursor.data_start + item.end != file.size:
         raise HintMismatch
 
 
@@ -93,10 +102,10 @@ def count_up_to(reader: FileReader, file: WriterFile, target_reader: bytes, item
         return file.tally.of(target_reader)
     mark, before = file.tally_before(item_id + 1)
     tally = before.copy()
-    for cursor in _from_mark(reader, mark):
-        if cursor.item_id > item_id:
+    for item in _from_mark(reader, mark):
+        if item.item_id > item_id:
             break
-        tally.add(cursor.data_bytes, cursor.targets)
+        tally.add(item.data_bytes, item.targets)
     return tally.of(target_reader)
 
 
@@ -110,24 +119,20 @@ def count_in_ranges(
     tally = WriterTally()
     rest = iter(ranges)
     first, last = next(rest, (0, -1))
-    for cursor in _from_mark(reader, file.before(first)):
-        while cursor.item_id > last:
+    for item in _from_mark(reader, file.before(first)):
+        while item.item_id > last:
             first, last = next(rest, (0, -1))
             if last < 0:
                 return tally.of(target_reader)
-        if cursor.item_id >= first:
-            tally.add(cursor.data_bytes, cursor.targets)
+        if item.item_id >= first:
+            tally.add(item.data_bytes, item.targets)
     return tally.of(target_reader)
 
 
-def _from_mark(reader: FileReader, mark: WriterMark) -> Iterator[ScrollItemCursor]:
-    cursor = ScrollItemCursor(reader, mark.offset)
-    last_id = mark.item_id - 1
-    while cursor.next():
-        if cursor.item_id != mark.item_id and last_id < mark.item_id:
-            raise HintMismatch
-        if cursor.item_id > last_id:
-            last_id = cursor.item_id
-            yield cursor
-    if last_id < mark.item_id:
+def _from_mark(reader: FileReader, mark: WriterMark) -> Iterator[ScrollItem]:
+    items = _cursor(reader, mark.offset).items()
+    first = next(items, None)
+    if first is None or first.item_id != mark.item_id:
         raise HintMismatch
+    yield first
+    yield from items

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from kestrel.item import Item
+from kestrel.journal.cursor import ErrorCounts
 from kestrel.journal.opcodes import AnnouncedRecord, Opcode
-from kestrel.journal.record_cursor import ERROR_COUNT_OPCODES, ErrorCounts
 from kestrel.journal.records import JournalFileRecord
 from kestrel.journal.replay import replay_record
 
@@ -139,8 +139,7 @@ class QueueHistory:
             self._begin(item.file)
         if opcode in _TAKING_AWAY:
             self._may_be_rewritten = False
-        if opcode in ERROR_COUNT_OPCODES:
-            self._counts.find(record, offset)
+        self._counts.find(record, offset)
         self._finishes_as = CONTINUED if opcode is Opcode.CONTINUE and record.restates is None else CONFIRMED
         if opcode in _ADDING or self._finishes_as == CONTINUED:
             self._go_on(record.add_ms)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.disk.repair import repair
-from kestrel.journal.replay import ReplayEnd, replay
+from kestrel.disk.repair import ReadEnd, repair
+from kestrel.journal.replay import replay
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 from tests.journal.handwritten import REMOVE, BytesReader, add_xid, addx, state_dump
 from tests.journal.restarts import NOW_MS, Journal, ReplayedWindow, files_of, restarted_items, set_aside
@@ -115,7 +115,7 @@ def test_a_copy_that_cannot_be_made_leaves_the_file_as_it_was(tmp_path: Path, op
 
 def test_an_end_that_is_unfinished_at_the_first_record_is_cut_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A[:7])
-    end = ReplayEnd(0, 0, "the last record is cut short", is_unfinished=True)
+    end = ReadEnd(0, "the last record is cut short", is_unfinished=True)
     repair(Disk(), path(tmp_path), b"work", end, NOW_MS)
     assert files_of(tmp_path) == {"work": b""}
     assert set_aside(tmp_path) == [A[:7]]

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from kestrel.disk.folders import LARGEST_NUMBER
+from kestrel.scroll.cursor import ScrollCursor
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import (
     ScrollFileKind,
@@ -31,7 +32,6 @@ from kestrel.scroll.name_encoding import (
     stem_of,
 )
 from kestrel.scroll.reader_file import MAX_RUN_IDS, ReaderState, encode_changes, encode_state, read_state
-from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import (
     DELETED_RECORD,
     LARGEST_ID,
@@ -197,12 +197,12 @@ def test_limits_are_those_of_the_code(says: str) -> None:
 
 def end_of(contents: bytes, magic: bytes = WRITER_MAGIC) -> str:
     """Return how a file ends, in the words of the page."""
-    scan = ScrollRecordCursor(BytesReader(contents), magic)
-    list(scan)
-    if scan.end.problem is None:
+    cursor = ScrollCursor(BytesReader(contents), magic)
+    list(cursor.records())
+    if cursor.end.problem is None:
         return "the end"
-    where = "" if scan.end.offset else " at 0"
-    return ("an unfinished record" if scan.end.is_unfinished else "damage") + where
+    where = "" if cursor.end.offset else " at 0"
+    return ("an unfinished record" if cursor.end.is_unfinished else "damage") + where
 
 
 def test_ends_of_files_are_classified_as_documented() -> None:
@@ -211,7 +211,8 @@ def test_ends_of_files_are_classified_as_documented() -> None:
     large = LARGEST_ID + 1
     contents = [
         [put, b""],
-        [put + bytes(100), bytes(1) + put],
+        [put + bytes(100), bytes(1)],
+        [put + bytes(100) + b"\1", bytes(1) + put],
         [put + put[:10], put[:-1], put[:1]],
         [b"\xe0" + bytes(9), b"\x85" + put[1:], b"\x01" + bytes(20)],
         [
@@ -229,12 +230,12 @@ def test_ends_of_files_are_classified_as_documented() -> None:
         ],
     ]
     rows = [re.sub(r"\*\*", "", says) for _, says in table(PLAIN, "what stands where a record should", "what it is")]
-    for says, those in zip(rows[:6], contents, strict=True):
+    for says, those in zip(rows[:7], contents, strict=True):
         for each in those:
             got = end_of(WRITER_MAGIC + each)
             assert got == says.partition(":")[0]
             assert end_of(READER_MAGIC + each, READER_MAGIC) == got
-    for says, those in zip(rows[6:], ([WRITER_MAGIC[:3], b""], [b"\x27\x27", READER_MAGIC + put]), strict=True):
+    for says, those in zip(rows[7:], ([WRITER_MAGIC[:3], b""], [b"\x27\x27", READER_MAGIC + put]), strict=True):
         assert {end_of(each) for each in those} == {says}
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from kestrel.disk.reader import FilePart
 from tests.fuzz.choices import Choices
-from tests.journal.handwritten import BytesReader, i32, i64
+from tests.journal.handwritten import i32, i64
 from tests.scroll.handwritten import (
     DELETED,
     READER,
@@ -29,18 +28,6 @@ WORDS: Final = (
     checksum(READER), checksum(b""), with_data(15, b"?"),
     i32(-1), i64(-1), i64(1), i64((1 << 62) - 1), b"\x87",
 )  # fmt: skip
-
-
-class PartsReader(BytesReader):
-    """Reads parts of its own size, unless a caller asks for another size."""
-
-    def __init__(self, contents: bytes, part_bytes: int) -> None:
-        super().__init__(contents)
-        self._part_bytes = part_bytes
-
-    def part(self, offset: int, size: int | None = None) -> FilePart:
-        """Return the part at an offset."""
-        return super().part(offset, size or self._part_bytes)
 
 
 def part_bytes(choices: Choices) -> int:

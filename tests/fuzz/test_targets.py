@@ -150,7 +150,7 @@ def _raise(error: Exception, *_: object) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "what"),
     [
-        ("journal", addx(b"a") + with_choices(b"", 0, 0), "kestrel.journal.replay.replay_part"),
+        ("journal", addx(b"a") + with_choices(b"", 0, 0), "kestrel.journal.replay._replay_run"),
         ("journal_start", addx(b"a"), "kestrel.storage.journal.load.replay"),
         ("scroll_writer", with_choices(WRITER + put(1, b"a"), 0, 0), f"{TARGETS}.scroll_writer.index_writer_file"),
         ("scroll_reader", with_choices(b"", 0), f"{TARGETS}.scroll_reader.read_state"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kestrel.disk.reader import FileReader
+from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
 
 
 def i32(number: int) -> bytes:
@@ -57,12 +57,20 @@ def open_(xid: int) -> bytes:
 
 
 class BytesReader(FileReader):
-    """A file in memory, which counts the bytes read."""
+    """A file in memory, which counts the bytes read. Parts have at most `part_bytes` bytes when they are first read."""
 
-    def __init__(self, contents: bytes) -> None:
+    def __init__(self, contents: bytes, part_bytes: int = PART_BYTES) -> None:
         self._contents = contents
+        self._part_bytes = part_bytes
+        self._last_part = -1
         self.size = len(contents)
         self.read_bytes = 0
+
+    def part(self, offset: int, size: int = PART_BYTES) -> FilePart:
+        # The same part is read again if it was too short for a record.
+        size = size if offset == self._last_part else min(size, self._part_bytes)
+        self._last_part = offset
+        return super().part(offset, size)
 
     def read(self, offset: int, size: int) -> bytes:
         data = self._contents[offset : offset + size]

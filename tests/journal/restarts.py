@@ -9,8 +9,10 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
+from kestrel.disk.reader import PART_BYTES
+from kestrel.disk.repair import ReadEnd
 from kestrel.item import Item
-from kestrel.journal.replay import ReplayEnd, replay
+from kestrel.journal.replay import replay
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.window import Window
 from kestrel.testing.threads import SteppedThreads
@@ -115,17 +117,17 @@ def set_aside(folder: Path) -> list[bytes]:
     return list(files_of(folder / ".kestrel" / "damaged").values())
 
 
-def replayed(contents: bytes) -> tuple[ReplayedWindow, ReplayEnd]:
+def replayed(contents: bytes) -> tuple[ReplayedWindow, ReadEnd]:
     """Replay a file into an empty queue, and return the queue and how the replay ended."""
     window = ReplayedWindow()
     return window, replay(BytesReader(contents), window, NOW_MS)
 
 
-def check_against_the_reference(*files: bytes) -> None:
+def check_against_the_reference(*files: bytes, part_bytes: int = PART_BYTES) -> None:
     """Check that replaying these files in order gives what the reference reader says."""
     window, queue = ReplayedWindow(), reference.Queue(NOW_MS)
     for contents in files:
-        end = replay(BytesReader(contents), window, NOW_MS)
+        end = replay(BytesReader(contents, part_bytes), window, NOW_MS)
         reading = reference.read(contents)
         queue.do(reading.records)
         assert (end.offset, end.records) == (reading.end, len(reading.records))

@@ -16,7 +16,6 @@ from kestrel.journal.records import (
     added_item,
     decode_item,
     decode_record,
-    encode_announced_item,
     encode_confirm,
     encode_continue,
     encode_continued_item,
@@ -297,4 +296,5 @@ def test_items_after_each_other_are_encoded_and_decoded_as_single_ones(items: li
 def test_announced_record_keeps_its_xid_when_decoded_after_others() -> None:
     decoder = ItemDecoder()
     decoder.decode(encode_item(b"data", ADD_MS, 0))
-    assert decoder.decode(encode_announced_item(b"data", ADD_MS, 0, 7)).xid == 7
+    announced = decode_record(add_xid(7, b"data", ADD_MS), 0).item_record(ADD_MS)
+    assert decoder.decode(announced).xid == 7

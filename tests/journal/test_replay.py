@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from twisted.python.failure import Failure
 
+from kestrel.disk.reader import PART_BYTES
 from kestrel.errors import QueueFailed
 from kestrel.journal.replay import replay
 from kestrel.testing.faults import FaultyDisk, ProcessDied
@@ -272,11 +273,11 @@ def test_item_without_add_time_gets_time_of_replay() -> None:
 # Error counts.
 
 
-def errors_of(*files: bytes) -> list[int]:
+def errors_of(*files: bytes, part_bytes: int = PART_BYTES) -> list[int]:
     """Return the error counts of the items after these files, open reads first."""
     window = ReplayedWindow()
     for contents in files:
-        assert replay(BytesReader(contents), window, NOW_MS).problem is None
+        assert replay(BytesReader(contents, part_bytes), window, NOW_MS).problem is None
     window.put_back(window.open_xids(), False)
     errors = [item.errors for item in iter(lambda: window.take(False), None)]
     assert errors == reference.replayed(*files, now_ms=NOW_MS).errors_after_a_restart()
@@ -347,12 +348,11 @@ def test_data_that_looks_like_an_error_count_is_data() -> None:
 
 
 @pytest.mark.parametrize("part_bytes", range(1, 60))
-def test_error_count_is_valid_across_part_borders(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
-    monkeypatch.setattr("kestrel.journal.replay.PART_BYTES", part_bytes)
+def test_error_count_is_valid_across_part_borders(part_bytes: int) -> None:
     contents = TWO + open_(1) + open_(2) + save_xid(5) + unremove(2) + unremove(1) + open_(3) + save_xid(6) + REMOVE
-    assert errors_of(contents) == [1]
-    assert errors_of(contents + unremove(3)) == [2]
-    assert errors_of(contents + save_xid(6) + unremove(3)) == [6]
+    assert errors_of(contents, part_bytes=part_bytes) == [1]
+    assert errors_of(contents + unremove(3), part_bytes=part_bytes) == [2]
+    assert errors_of(contents + save_xid(6) + unremove(3), part_bytes=part_bytes) == [6]
 
 
 def test_final_save_xid_of_old_file_is_no_error_count() -> None:

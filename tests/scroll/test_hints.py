@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from kestrel.scroll import item_cursor, writer_file
+from kestrel.scroll import writer_file, writer_index
 from kestrel.scroll.hints import FileHint, decode_hint, encode_hint, hint_path
 from kestrel.scroll.writer_file import Counts, WriterFile, WriterMark, WriterTally
 from kestrel.scroll.writer_index import index_writer_file
@@ -27,7 +27,7 @@ CONTENTS = {
 
 @pytest.fixture(autouse=True)
 def many_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (item_cursor, writer_file):
+    for module in (writer_index, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 1000)
 
 

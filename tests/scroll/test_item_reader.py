@@ -229,7 +229,7 @@ def test_data_of_large_skipped_item_is_not_read() -> None:
 def test_changed_file_is_reported_as_damaged(damage: bytes) -> None:
     contents = WRITER + put(1, b"a") + damage
     with pytest.raises(DamagedScrollFile):
-        read_once(contents)
+        read_all(contents)
 
 
 def test_items_before_damage_are_read_if_they_fill_the_limit() -> None:

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from kestrel.scroll.cursor import ScrollCursor
 from kestrel.scroll.fileset import ScrollFileKind, parse_file_name
 from kestrel.scroll.reader_file import encode_state, read_state
-from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, RecordCommand, ScrollFileRecord, decode_put, encode_put
 from tests.journal.handwritten import BytesReader
 from tests.scroll.handwritten import unsealed
@@ -54,9 +54,9 @@ FILES: Final = recorded()
 EACH: Final = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.path.relative_to(GOLDEN)))
 
 
-def records_of(file: RecordedFile) -> tuple[list[tuple[int, ScrollFileRecord]], ScrollRecordCursor]:
-    scan = ScrollRecordCursor(BytesReader(file.contents), WRITER_MAGIC if file.is_writer else READER_MAGIC)
-    return list(scan), scan
+def records_of(file: RecordedFile) -> tuple[list[tuple[int, ScrollFileRecord]], ScrollCursor]:
+    cursor = ScrollCursor(BytesReader(file.contents), WRITER_MAGIC if file.is_writer else READER_MAGIC)
+    return list(cursor.records()), cursor
 
 
 def test_recordings_contain_files_of_every_kind() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kestrel.scroll import item_cursor, writer_file
+from kestrel.scroll import writer_file, writer_index
 from kestrel.scroll.remaining import count_remaining
 from kestrel.scroll.writer_file import NO_ITEMS, Counts, WriterFile, WriterMark
 from kestrel.scroll.writer_index import HintMismatch, index_writer_file
@@ -109,7 +109,7 @@ def test_ids_of_an_earlier_file_do_not_count_again() -> None:
 def test_few_and_many_ranges_are_counted_alike(
     ranges: int, target_reader: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (item_cursor, writer_file):
+    for module in (writer_index, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 500)
     rng = random.Random(ranges)
     contents, given, item_id = [], {}, 0
@@ -136,7 +136,7 @@ def test_few_and_many_ranges_are_counted_alike(
 
 
 def test_wrong_mark_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (item_cursor, writer_file):
+    for module in (writer_index, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 100)
     folder = Folder(items(*range(1, 101)))
     marks = folder.files[0].marks

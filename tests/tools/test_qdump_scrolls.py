@@ -77,7 +77,7 @@ def summaries(dump: Dump, *arguments: object) -> dict[str | None, dict[str, Any]
 
 def test_each_record_is_a_line_with_its_fields(tmp_path: Path, dump: Dump) -> None:
     written = put(7, b"one", expiry_ms=T + 1), targets(0, b"x", b":own"), put(8, b"", errors=2)
-    written += targets(1, b"gone", b"::hash"), put(8, b"again"), with_data(12, b"\7"), with_data(15, b"abc"), b"\x30"
+    written += targets(1, b"gone", b"::hash"), put(9, b"again"), with_data(12, b"\7"), with_data(15, b"abc"), b"\x30"
     done = read_head(7), read_done(9, 10, 11, 13), read_done(), done_ranges((20, 99), (200, 200)), errors(_8=1, _14=0)
     done += with_data(14, i64(9) + b"spark"), with_data(14, b""), DELETED
     done = checksum(READER), *done, checksum(b"".join(done))
@@ -94,8 +94,7 @@ def test_each_record_is_a_line_with_its_fields(tmp_path: Path, dump: Dump) -> No
         "TARGETS               the next item is for work and work+x alone",
         f"PUT                   id 8, 0 bytes, added {epoch}.000Z ({T}), no expiry, 2 errors",
         "TARGETS               the next item is for all but ::hash and work+gone",
-        f"PUT                   id 8, 5 bytes, added {epoch}.000Z ({T}), no expiry,"
-        " ignored: its id is not higher than all before it",
+        f"PUT                   id 9, 5 bytes, added {epoch}.000Z ({T}), no expiry",
         "TARGETS               no list of readers: it says nothing",
         "CHECKSUM              no CRC-32: it matches nothing",
         "UNKNOWN               command 3, 1 byte",
@@ -282,10 +281,12 @@ def test_files_are_ordered_by_their_first_ids(tmp_path: Path, dump: Dump) -> Non
         "work.10": WRITER + put(0, b"no") + put(5, b"e") + put(6, b"f"),
         "work.300": WRITER + put(2, b"no") + put(3, b"c") + put(4, b"d"),
         "work.400": WRITER,
-        "work.2": WRITER + put(6, b"no") + put(2, b"no") + put(3, b"no") + put(7, b"g"),
+        "work.2": WRITER + put(6, b"no") + put(7, b"g"),
     }
     fill(tmp_path, files)
     assert dump("-Q", tmp_path) == dump("-A", tmp_path) == (0, b"a\nb\nc\nd\ne\nf\ng\n", "")
+    lines = dump(tmp_path)[1].decode().splitlines()
+    assert sum(line.endswith("ignored: its id is not higher than all before it") for line in lines) == 3
     assert summaries(dump, tmp_path)["work"]["items"] == 7
 
 
@@ -397,8 +398,8 @@ def test_damage_is_reported_with_its_place_and_status_1(folder: Path, dump: Dump
     }
     files = fill(folder, damaged) and files_of(folder)
     first = "damaged: work.1000, offset 32: impossible header of 0 words; 30 bytes from there on cannot be read"
-    second = "unfinished: work.read.x, offset 13: zeros where a record should begin (7 bytes), by a crash, or it is"
-    second += " being written"
+    second = "unfinished: work.read.x, offset 13: zeros before other bytes (7 bytes), by a crash, or it is being"
+    second += " written"
     third = "damaged: work.read.y, offset 0: it does not begin with 26 3c 26 03; 13 bytes from there on cannot be read"
     status, out, said = dump("-q", folder)
     assert (status, said) == (1, "".join(f"kestrel-qdump: {each}\n" for each in (first, second, third)))

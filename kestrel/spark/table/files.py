@@ -12,8 +12,8 @@ from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
-from kestrel.scroll.item_cursor import ScrollItemCursor
-from kestrel.scroll.records import LARGEST_ID, WRITER_MAGIC
+from kestrel.scroll.records import LARGEST_ID
+from kestrel.scroll.writer_index import first_id_in
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.table.options import JournalLocation
 from kestrel.spark.table.planned_file import JOURNAL, SCROLL, FileKind, FileOrigin, PlannedFile, snapshot_file
@@ -163,10 +163,6 @@ def plan_file(disk: Disk, place: JournalLocation, form: str, journal: str, part:
     )
 
 
-_FIRST_BYTES: Final = 4096
-"""Number of bytes per read in the search for a writer file's first item."""
-
-
 def files_of(disk: Disk, places: Sequence[JournalLocation], queue: str | None = None) -> list[PlannedFile]:
     """Return the files to read without duplicates; with `queue`, a pattern, only those of matching queues.
 
@@ -292,11 +288,6 @@ def _first_id(disk: Disk, file: PlannedFile) -> int:
     """Return the first id of a writer file, its sort key; files without items or unreadable ones sort last."""
     try:
         with FileReader(disk, file.path) as reader:
-            if reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC:
-                walk = ScrollItemCursor(reader, len(WRITER_MAGIC), _FIRST_BYTES)
-                while walk.next():
-                    if walk.item_id > 0:
-                        return walk.item_id
-    except OSError:
-        pass  # the reading task reports it
-    return LARGEST_ID + 1
+            return first_id_in(reader)
+    except OSError:  # the reading task reports it
+        return LARGEST_ID + 1

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from kestrel.disk.reader import FileReader
+from kestrel.journal.cursor import JournalCursor
 from kestrel.journal.opcodes import ADD_HEADER, ADDX_HEADER, XID_ITEM_HEADER, Opcode
-from kestrel.journal.run_cursor import JournalRunCursor
+from kestrel.scroll.cursor import ScrollCursor
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, RecordCommand, ScrollFileRecord, decode_record
-from kestrel.scroll.run_cursor import ScrollRunCursor
 from kestrel.spark.columns import ARROW_TIME, times_of
 from kestrel.spark.table.record_runs import (
     Columns,
@@ -68,7 +68,7 @@ _HEADER_BYTES: Final = XID_ITEM_HEADER.size
 
 def journal_rows(reader: FileReader, start: int, stop: int, *, has_data: bool) -> RecordRows:
     """Return the rows of the records that begin from `start` to before `stop`."""
-    cursor = JournalRunCursor(reader, start, stop, has_data=has_data, part_bytes=part_bytes_of(has_data=has_data))
+    cursor = JournalCursor(reader, start, stop, has_data=has_data, part_bytes=part_bytes_of(has_data=has_data))
 
     def columns(run: RecordRun) -> Columns:
         dump_at = cursor.data_start + cursor.dump_at if cursor.dump_at >= 0 else None
@@ -145,7 +145,7 @@ def scroll_rows(reader: FileReader, start: int, stop: int, *, is_reader: bool, h
     """Return the rows of the records that begin from `start` to before `stop`."""
     magic = READER_MAGIC if is_reader else WRITER_MAGIC
     part_bytes = part_bytes_of(has_data=has_data)
-    cursor = ScrollRunCursor(reader, magic, start, stop, has_data=has_data, part_bytes=part_bytes)
+    cursor = ScrollCursor(reader, magic, start, stop, has_data=has_data, part_bytes=part_bytes)
     shorten = None if has_data else lambda run: with_headers(run, _header_of)
     return RecordRows(cursor, _scroll_columns, shorten)
 

@@ -83,13 +83,16 @@ _FEW: Final = 1 << 14
 
 
 class RunCursor(Protocol):
-    """The common interface of `JournalRunCursor` and `ScrollRunCursor`."""
+    """The common interface of `JournalCursor` and `ScrollCursor`."""
 
     data: bytes
     data_start: int
     starts: list[int]
     run_end: int
-    end: ReadEnd
+
+    @property
+    def end(self) -> ReadEnd:
+        """The end of the valid records that have been read, and the problem there."""
 
     def next(self, most: int) -> bool:
         """Read the next run of at most `most` records; return False at the end."""

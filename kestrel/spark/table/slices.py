@@ -11,8 +11,8 @@ from pyspark.sql.datasource import InputPartition
 
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.journal.run_cursor import JournalRunCursor
-from kestrel.scroll.item_cursor import ScrollItemCursor
+from kestrel.journal.cursor import JournalCursor
+from kestrel.scroll.cursor import ScrollCursor
 from kestrel.scroll.records import WRITER_MAGIC
 from kestrel.spark.table.options import PARTITION_BYTES
 from kestrel.spark.table.planned_file import PlannedFile, PlannedReader
@@ -25,8 +25,6 @@ OPENING_BYTES: Final = 64 * 1024
 
 _TASKS_EACH: Final = 2
 """Tasks per parallel task, so that the last task does not delay the job for long."""
-
-_RUN: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +102,15 @@ def split(disk: Disk, file: PlannedFile, most: int) -> Iterator[FileSlice]:
 
 
 def _of_runs(reader: FileReader) -> Iterator[int]:
-    hops = JournalRunCursor(reader, 0, reader.size, has_data=False)
-    while hops.next(_RUN):
-        yield hops.data_start
+    hops = JournalCursor(reader, has_data=False)
+    while hops.next():
+        yield hops.data_start + hops.starts[0]
 
 
 def _of_items(reader: FileReader) -> Iterator[int]:
     """Yield the starts of items, including a preceding TARGETS record."""
-    walk = ScrollItemCursor(reader, len(WRITER_MAGIC))
-    while walk.next():
-        yield walk.start
-        walk.run()
+    cursor = ScrollCursor(reader, WRITER_MAGIC, has_data=False)
+    while cursor.next():
+        for item in cursor.items_of_run():
+            yield item.offset
+            break

@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeAlias
 from kestrel.disk.files import Disk, FileIdentity, appending
 from kestrel.disk.reader import FileReader, UnfinishedRecord
 from kestrel.item import Item
+from kestrel.journal.cursor import locate_items
 from kestrel.journal.fileset import JournalFile, JournalFileKind
 from kestrel.journal.opcodes import XID_ITEM_HEADER
 from kestrel.journal.records import decode_record
 from kestrel.journal.rewrite import Boundary
-from kestrel.journal.run_cursor import locate_items
 from kestrel.journal.segments import Segment, SegmentLog
 
 OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]

@@ -35,7 +35,6 @@ from kestrel.journal.realign import (
     max_transition_bytes,
     transition_records,
 )
-from kestrel.journal.record_cursor import ReplayEnd
 from kestrel.journal.records import MAX_DATA_BYTES
 from kestrel.journal.replay import replay
 from kestrel.journal.rewrite import Boundary
@@ -278,7 +277,7 @@ class _Loading:
 
     # Single files.
 
-    def _replay_file(self, file: JournalFile, segment: Segment | None) -> ReplayEnd:
+    def _replay_file(self, file: JournalFile, segment: Segment | None) -> ReadEnd:
         """Apply the records of a file to the queue, and repair the file if it is damaged."""
         queue = self._queue
         self._target.file_name = file.file_name
@@ -332,7 +331,7 @@ class _Loading:
             self._write_file(file.number, runs, max_growth_bytes(reader), file.file_name)
         self._disk.crash_point(crash_points.REMOVALS_DROPPED)
 
-    def _repair_file(self, file_name: bytes, end: ReplayEnd) -> bool:
+    def _repair_file(self, file_name: bytes, end: ReadEnd) -> bool:
         """Repair the file if the replay ended at a problem. Return whether the file still exists."""
         if end.problem is None:
             return True
@@ -350,7 +349,7 @@ class _Loading:
         )
         return bool(end.offset) or end.is_unfinished
 
-    def _realign(self, file_name: bytes, segment: Segment, offset: int | None) -> ReplayEnd:
+    def _realign(self, file_name: bytes, segment: Segment, offset: int | None) -> ReadEnd:
         """Append records that bring the queue to the state at the end of `segment`, and apply them. Return where they
         end.
 

@@ -30,7 +30,7 @@ from kestrel.tools.files.scroll_contents import (
     ScrollSnapshot,
 )
 from kestrel.tools.files.snapshot_files import FileReadResult, ItemsDigest, damage_sentence
-from kestrel.tools.formatting import show_path, show_queue
+from kestrel.tools.formatting import show_queue
 from kestrel.tools.progress import ByteProgress, no_progress
 from kestrel.tools.tool_runner import ToolFailed
 
@@ -274,18 +274,9 @@ class ScrollSource(ConversionSource):
             readers = RemainingReaders({read.queue.reader: read.state.done for read in live})
             error_counts = [read.state.errors for read in live]
             have_errors = any(error_counts)
-            file, last_id = None, 0
-            for read, offset, shown in contents.written():
+            for _, _, shown in contents.written():
                 item = shown.item
-                if item is None:
-                    continue
-                if read is not file:
-                    file, last_id = read, -1
-                if item.id <= last_id:
-                    where = f"{show_path(read.file_name)}, offset {offset}"
-                    self._refuse(f"damaged: {where}: the id {item.id} is not higher than the one before it")
-                last_id = item.id
-                if shown.is_ignored:
+                if item is None or shown.is_ignored:
                     continue
                 readers.advance(item.id)
                 if not (places := readers.of(shown.targets)):

@@ -7,7 +7,7 @@ from typing import Final
 
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
-from kestrel.journal.record_cursor import JournalRecordCursor
+from kestrel.journal.cursor import JournalCursor
 from kestrel.journal.records import ADDX_HEADER_BYTES, JournalFileRecord
 from kestrel.journal.replay import replay, replay_record
 from kestrel.journal.rewrite import ERRORS_BYTES
@@ -53,10 +53,10 @@ class JournalContents:
     def records(self, *, apply_records: bool = True) -> Iterator[tuple[FileReadResult, int, JournalFileRecord]]:
         """Yield every record with its file and offset. Apply it to the queue first if `apply_records`."""
         for read in self._files():
-            scan = JournalRecordCursor(self._journal.readers[read.file_name])
-            read.end = scan.end
+            cursor = JournalCursor(self._journal.readers[read.file_name])
+            read.end = cursor.end
             start = self._queue.history.current_start
-            for offset, record in scan:
+            for offset, record in cursor.records():
                 read.records[record.name] += 1
                 if apply_records:
                     replay_record(record, self._replayed, self._now_ms, start + offset)

@@ -10,14 +10,14 @@ from heapq import heapify, heapreplace
 from typing import Final, NamedTuple
 
 from kestrel.disk.files import Disk
-from kestrel.disk.reader import PART_BYTES, FileReader
+from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import ReadEnd
 from kestrel.item import Item
+from kestrel.scroll.cursor import ScrollCursor
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import group_by_stem, parse_file_name
 from kestrel.scroll.name_encoding import DEFAULT_READER, OWN_READER, EscapedNames, QueueLocation, queue_name_of
 from kestrel.scroll.reader_file import ReaderState, read_state, refuse_impossible_ids
-from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import (
     LARGEST_ID,
     READER_MAGIC,
@@ -28,7 +28,7 @@ from kestrel.scroll.records import (
     decode_put,
 )
 from kestrel.scroll.writer_file import WriterFile
-from kestrel.scroll.writer_index import index_writer_file
+from kestrel.scroll.writer_index import first_id_in, index_writer_file
 from kestrel.tools.files.snapshot_files import FileReadResult, ItemTally, SnapshotFiles
 from kestrel.tools.formatting import show_path, show_queue
 from kestrel.tools.progress import ByteProgress, Progress
@@ -160,8 +160,6 @@ def parse_scroll_file_name(disk: Disk, folder: bytes, file_name: bytes) -> tuple
     return file.stem, parent, _queue_file(names, file.stem, parent, file.part, file_name)
 
 
-ZEROS_BEFORE_OTHERS: Final = "zeros before other bytes"
-
 
 class QueueRecord(NamedTuple):
     """A record, with its meaning after the records before it."""
@@ -217,14 +215,14 @@ class ScrollContents:
         state, end = read_state(reader)
         if not state.is_checked and state.last_id:
             state, end = refuse_impossible_ids(state, end, self._last_written_id)
-        file.end = _checked(end, reader)
+        file.end = end
         return ScrollQueueContents(queue, file, state, self._now_ms)
 
     @cached_property
     def _last_written_id(self) -> int:
         """Id of the last item in the writer files, or 0 if there is none. Only headers are read."""
         readers = self._opened.readers
-        first_ids = [(_first_id(readers[name]), name) for name in self.scroll.writers]
+        first_ids = [(first_id_in(readers[name]), name) for name in self.scroll.writers]
         _, name = max((each for each in first_ids if each[0] <= LARGEST_ID), default=(0, None))
         if name is None:
             return 0
@@ -258,7 +256,8 @@ class ScrollContents:
         for read in self.queues:
             read.left = tallies.get(read.queue.reader, read.left)
             if read.file is not None:
-                for offset, record in ScrollRecordCursor(self._opened.readers[read.file.file_name], READER_MAGIC):
+                cursor = ScrollCursor(self._opened.readers[read.file.file_name], READER_MAGIC)
+                for offset, record in cursor.records():
                     read.file.records[record.name] += 1
                     yield read.file, offset, QueueRecord(record)
 
@@ -271,10 +270,10 @@ class ScrollContents:
             for reader, file_name in in_order:
                 file = FileReadResult(file_name, reader.size)
                 self.writers.append(file)
-                scan = ScrollRecordCursor(reader, WRITER_MAGIC)
-                file.end = scan.end
+                cursor = ScrollCursor(reader, WRITER_MAGIC)
+                file.end = cursor.end
                 targets: Targets | None = None
-                for offset, record in scan:
+                for offset, record in cursor.records():
                     if record.command == RecordCommand.PUT:
                         item = decode_put(record.raw)
                         is_ignored = item.id <= last_id
@@ -285,7 +284,6 @@ class ScrollContents:
                     targets = record.targets if record.command == RecordCommand.TARGETS else None
                     file.records[record.name] += 1
                     yield file, offset, shown
-                file.end = _checked(scan.end, reader)
                 if len(self.writers) <= last_one and file.end.is_unfinished:
                     file.end = ReadEnd(file.end.offset, f"{file.end.problem}, and a later file follows it")
             self._opened.watch(None)
@@ -298,7 +296,7 @@ class ScrollContents:
         cut short by a crash, or still be written.
         """
         readers = self._opened.readers
-        files = sorted((_first_id(readers[name]), place, name) for place, name in enumerate(self.scroll.writers))
+        files = sorted((first_id_in(readers[name]), place, name) for place, name in enumerate(self.scroll.writers))
         self._opened.watch(progress)
         last_one = sum(first_id <= LARGEST_ID for first_id, _, _ in files) - 1
         return [(readers[name], name) for _, _, name in files], last_one
@@ -320,22 +318,6 @@ class ScrollContents:
         for _, _, shown in self.written():
             if shown.item is not None and not shown.is_ignored and has(shown.item, shown.targets):
                 yield shown.item
-
-
-def _first_id(reader: FileReader) -> int:
-    for _, record in ScrollRecordCursor(reader, WRITER_MAGIC):
-        if record.command == RecordCommand.PUT and record.item_id > 0:
-            return record.item_id
-    return LARGEST_ID + 1
-
-
-def _checked(end: ReadEnd, reader: FileReader) -> ReadEnd:
-    """Return the end of a file, with a problem if other bytes follow the zeros at which reading ended."""
-    if end.problem is None:
-        for offset in range(end.offset, reader.size, PART_BYTES):
-            if reader.read(offset, PART_BYTES).strip(b"\0"):
-                return ReadEnd(end.offset, ZEROS_BEFORE_OTHERS, is_unfinished=True)
-    return end
 
 
 _NEVER: Final = sys.maxsize

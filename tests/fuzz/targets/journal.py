@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
+from kestrel.journal.cursor import JournalCursor
 from kestrel.journal.item_reader import read_items
-from kestrel.journal.record_cursor import JournalRecordCursor
 from kestrel.journal.records import decode_item
 from tests.fuzz import journal_inputs
 from tests.fuzz.choices import Choices, repairing, split_at
@@ -23,14 +21,9 @@ def check(data: bytes) -> None:
     choices = Choices(data)
     part_bytes, sizes = choose(choices)
     files = split_at(choices.rest(), sizes)
-    with (
-        patch("kestrel.journal.replay.PART_BYTES", part_bytes),
-        patch("kestrel.journal.record_cursor.PART_BYTES", part_bytes),
-    ):
-        check_against_the_reference(*files)
-        for contents in files:
-            _check_cursor(contents)
+    check_against_the_reference(*files, part_bytes=part_bytes)
     for contents in files:
+        _check_cursor(contents, part_bytes)
         _check_item_reader(contents, part_bytes)
 
 
@@ -39,12 +32,12 @@ def choose(choices: Choices) -> tuple[int, list[int]]:
     return journal_inputs.part_bytes(choices), choices.numbers(MAX_FILES - 1)
 
 
-def _check_cursor(contents: bytes) -> None:
+def _check_cursor(contents: bytes, part_bytes: int) -> None:
     """Check that the cursor finds the records and the end that the second reader finds."""
     reading = reference.read(contents)
-    cursor = JournalRecordCursor(BytesReader(contents))
+    cursor = JournalCursor(BytesReader(contents, part_bytes))
     expected = [(record.offset, record.opcode) for record in reading.records]
-    assert [(offset, record.opcode) for offset, record in cursor] == expected
+    assert [(offset, record.opcode) for offset, record in cursor.records()] == expected
     assert (cursor.end.offset, cursor.end.is_closed) == (reading.end, reading.is_closed)
     assert (cursor.end.problem is None) == (reading.problem == "")
     assert cursor.end.is_unfinished == (reading.problem == "unfinished")

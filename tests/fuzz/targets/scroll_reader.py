@@ -18,7 +18,7 @@ def check(data: bytes) -> None:
     choices = Choices(data)
     part_bytes = scroll_inputs.part_bytes(choices)
     contents = choices.rest()
-    state, end = read_state(scroll_inputs.PartsReader(contents, part_bytes))
+    state, end = read_state(BytesReader(contents, part_bytes))
     assert end.offset <= len(contents)
     expected = independent.content_of(contents)
     ranges = [(1, expected.head), *expected.done]

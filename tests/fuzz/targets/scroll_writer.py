@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import cast
 from unittest.mock import patch
 
+from kestrel.scroll.cursor import ScrollCursor
 from kestrel.scroll.item_reader import read_items
-from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import WRITER_MAGIC, RecordCommand, decode_put
 from kestrel.scroll.writer_file import Counts, WriterFile
 from kestrel.scroll.writer_index import check_index, count_in_ranges, count_up_to, index_writer_file
@@ -24,10 +24,8 @@ READERS = (b":own", b"x", b"a")
 
 
 PART_SIZES = (
-    "writer_index.PART_BYTES",
+    "writer_index.MARK_BYTES",
     "item_reader.PART_BYTES",
-    "item_cursor.PART_BYTES",
-    "item_cursor.MARK_BYTES",
     "writer_file.MARK_BYTES",
 )
 
@@ -62,9 +60,11 @@ def choose(choices: Choices) -> tuple[int, int]:
 
 def _check_cursor(contents: bytes, part_bytes: int) -> None:
     """Check that the cursor finds the records that the second reader finds."""
-    cursor = ScrollRecordCursor(scroll_inputs.PartsReader(contents, part_bytes), WRITER_MAGIC)
-    found = [(record.command, record.data) for _, record in cursor]
+    cursor = ScrollCursor(BytesReader(contents, part_bytes), WRITER_MAGIC)
+    found = [(record.command, record.data) for _, record in cursor.records()]
     expected = [(command, data) for command, _, _, data in independent.records_of(contents, "27 64 26 03")]
+    if "not higher" in (cursor.end.problem or ""):
+        expected = expected[: len(found)]
     assert [command for command, _ in found] == [command for command, _ in expected]
     assert [data for command, data in found if command >= 8] == [data for command, data in expected if command >= 8]
     assert cursor.end.offset <= len(contents)
@@ -101,7 +101,7 @@ def _check_index(reader: BytesReader, puts: list[Put], room_bytes: int) -> None:
 
 def _check_known(reader: BytesReader, file: WriterFile) -> None:
     """Check that an index is found again if the file ends with an item; otherwise it may be discarded."""
-    *_, (_, last) = (each for each in ScrollRecordCursor(reader, WRITER_MAGIC) if each[0] < file.size)
+    *_, (_, last) = ScrollCursor(reader, WRITER_MAGIC, 0, file.size).records()
     if last.command == RecordCommand.PUT:
         check_index(reader, file)
 

@@ -35,6 +35,7 @@ rows = read_slices
 problems = partial(read_slices, schema=PROBLEMS)
 
 
+NOT_HIGHER = "the id 2 is not higher than the one before it"
 DAMAGE = [
     ("work", A + B[:-1], 1, "unfinished", len(A), "the last record is cut short"),
     ("work", A + b"\x63" + B, 1, "damaged", len(A), "unknown opcode 99"),
@@ -42,7 +43,7 @@ DAMAGE = [
     ("work", state_dump(1, add_xid(1, b"")) + A, 0, "damaged", 0, None),
     ("work.1", WRITER + put(1, b"a") + put(2, b"b")[:-1], 1, "unfinished", 4 + 26, "the last record is cut short"),
     ("work.1", WRITER + put(1, b"a") + targets(0, b"x"), 2, "unfinished", 4 + 26, "the last record is cut short"),
-    ("work.1", WRITER + put(2, b"a") + put(2, b"b"), 1, "damaged", 4 + 26, "impossible id"),
+    ("work.1", WRITER + put(2, b"a") + put(2, b"b"), 1, "damaged", 4 + 26, NOT_HIGHER),
     ("work.read.x", READER + read_head(1) + b"\x85", 1, "damaged", 13, "impossible header of 5 words"),
 ]
 
@@ -206,7 +207,8 @@ def test_a_file_that_is_cut_while_it_is_read_is_said_behind_the_rows_that_were_r
     first = next(batches)
     os.truncate(tmp_path / "work", len(A))
     assert 0 < first.num_rows < 60_000
-    assert list(batches) == []
+    # The part that was already read is complete.
+    assert first.num_rows + sum(batch.num_rows for batch in batches) < 60_000
 
 
 # What a table is asked for.

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from kestrel.config.model import QueueSettings
-from kestrel.scroll import item_cursor, writer_file
+from kestrel.scroll import writer_file, writer_index
 from kestrel.storage.scroll import maintenance
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.testing.contract.history import HistoryMachine
@@ -327,6 +327,6 @@ def test_independent_reader_finds_items_of_random_histories(tmp_path: Path) -> N
 
 def test_starts_with_many_marks_find_items_of_random_histories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "HINTED_BYTES", 0)
-    for module in (item_cursor, writer_file):
+    for module in (writer_index, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 200)
     run_histories(HistoryMachine, tmp_path)

@@ -1,4 +1,4 @@
-"""The run cursor finds the records that the format defines, with and without their data."""
+"""The cursor finds the records that the format defines, with and without their data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import given
 
 from kestrel.disk.reader import PART_BYTES
 from kestrel.disk.repair import ReadEnd
+from kestrel.journal.cursor import JournalCursor
 from kestrel.journal.opcodes import STATE_DUMP_RECORD
-from kestrel.journal.run_cursor import JournalRunCursor
 from tests.journal import reference
 from tests.journal.handwritten import (
     REMOVE,
@@ -49,7 +49,7 @@ def run_through(
     part_bytes: int = PART_BYTES,
 ) -> Run:
     stop = len(contents) if stop is None else stop
-    cursor = JournalRunCursor(BytesReader(contents), start, stop, has_data=has_data, part_bytes=part_bytes)
+    cursor = JournalCursor(BytesReader(contents), start, stop, has_data=has_data, part_bytes=part_bytes)
     offsets = []
     while cursor.next(most):
         assert 0 < len(cursor.starts) <= most
@@ -69,6 +69,23 @@ def test_any_bytes_give_the_records_of_the_format(contents: bytes, has_data: boo
     assert cursor.is_closed == reading.is_closed
 
 
+@given(CONTENTS, st.integers(1, 40))
+def test_decoded_records_are_those_of_the_format(contents: bytes, part_bytes: int) -> None:
+    reading, cursor = reference.read(contents), JournalCursor(BytesReader(contents, part_bytes))
+    assert [(offset, record.opcode) for offset, record in cursor.records()] == [
+        (record.offset, record.opcode) for record in reading.records
+    ]
+    assert (cursor.end.offset, cursor.end.is_closed) == (reading.end, reading.is_closed)
+    assert cursor.end.records == len(reading.records)
+
+
+@pytest.mark.parametrize("part_bytes", [1, 2, 7, 30])
+def test_error_counts_do_not_depend_on_part_borders(part_bytes: int) -> None:
+    contents = addx(b"a") + open_(1) + save_xid(3) + unremove(1) + open_(2) + unremove(2)
+    cursor = JournalCursor(BytesReader(contents), part_bytes=part_bytes)
+    assert [record.errors for _, record in cursor.records()] == [None, None, None, 3, None, None]
+
+
 @pytest.mark.parametrize("has_data", [True, False])
 @pytest.mark.parametrize("part_bytes", [1, 2, 7, 30])
 def test_records_do_not_depend_on_part_borders(part_bytes: int, has_data: bool) -> None:
@@ -83,7 +100,7 @@ def test_records_do_not_depend_on_part_borders(part_bytes: int, has_data: bool) 
 @pytest.mark.parametrize("part_bytes", range(len(REMOVE) + 1, len(REMOVE) + STATE_DUMP_RECORD.size + 2))
 def test_a_state_dump_at_a_part_border_has_its_fields_in_the_data(part_bytes: int, has_data: bool) -> None:
     contents = REMOVE + state_dump(5, add_xid(1, b"x"))
-    cursor = JournalRunCursor(BytesReader(contents), 0, len(contents), has_data=has_data, part_bytes=part_bytes)
+    cursor = JournalCursor(BytesReader(contents), 0, len(contents), has_data=has_data, part_bytes=part_bytes)
     while cursor.next(1000):
         pass
     assert STATE_DUMP_RECORD.unpack_from(cursor.data, cursor.dump_at)[1:] == (5, 1)
@@ -103,7 +120,7 @@ def test_two_parts_have_the_records_of_the_whole(contents: bytes, has_data: bool
 def test_data_of_large_items_is_not_read_if_unwanted() -> None:
     contents = addx(b"x" * 3_000_000) * 10
     reader = BytesReader(contents)
-    cursor = JournalRunCursor(reader, 0, len(contents), has_data=False)
+    cursor = JournalCursor(reader, 0, len(contents), has_data=False)
     while cursor.next(1000):
         pass
     assert cursor.end.offset == len(contents)
@@ -112,7 +129,7 @@ def test_data_of_large_items_is_not_read_if_unwanted() -> None:
 
 def test_wanted_data_is_available_for_items_of_any_size() -> None:
     contents = addx(b"a") + addx(b"x" * 3_000_000) + addx(b"b")
-    cursor = JournalRunCursor(BytesReader(contents), 0, len(contents), has_data=True)
+    cursor = JournalCursor(BytesReader(contents), 0, len(contents), has_data=True)
     items = []
     while cursor.next(1000):
         ends = [*cursor.starts[1:], cursor.run_end]
