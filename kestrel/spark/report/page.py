@@ -25,16 +25,11 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLocator
+from pyspark.sql import Row
 
 import kestrel
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.report.report_data import (
-    RedeliveryFigures,
-    ReportData,
-    ReportSection,
-    SummaryFigures,
-    WaitingFigures,
-)
+from kestrel.spark.report.report_data import ReportData, ReportSection, waiting_bounds
 from kestrel.spark.report.report_text import (
     format_count,
     format_duration_range,
@@ -219,35 +214,36 @@ def depth(part: ReportSection, interval_ms: int, name: str) -> Chart | None:
         return as_chart(figure, name, title, description, caption)
 
 
-def waiting(waits: Sequence[WaitingFigures], name: str, *, has_servers: bool) -> Chart | None:
+def waiting(waits: Sequence[Row], name: str, *, has_servers: bool) -> Chart | None:
     """Return a chart of the waiting times of each queue, a range for each percentile, or None without items."""
     rows = [each for each in waits if each.items]
     if not rows:
         return None
+    all_bounds = [waiting_bounds(row) for row in rows]
     title = "How long items waited until they were first taken"
     with _axes(0.9 + _BAR * 1.3 * len(rows)) as (figure, axes):
-        for place, row in enumerate(rows):
-            bounds = row.bounds()
+        for place, bounds in enumerate(all_bounds):
             for number_, (percentile, colour, mark) in enumerate(_MARKS):
                 ends = [max(each, 1) for each in bounds[percentile]]  # a logarithmic axis has no 0
                 y = place - 0.27 + 0.18 * number_
                 legend = percentile if place == 0 else None
                 axes.plot(ends, [y, y], color=colour, marker=mark, markersize=3.6, linewidth=2, label=legend)
         axes.set_xscale("log")
-        least = min(each for row in rows for each, _ in row.bounds().values())
-        most = max(each for row in rows for _, each in row.bounds().values())
+        least = min(each for bounds in all_bounds for each, _ in bounds.values())
+        most = max(each for bounds in all_bounds for _, each in bounds.values())
         _duration_axis(axes, max(least, 1), max(most, 1))
         _queue_axis(axes, [_queue_label(row.server, row.queue, has_servers) for row in rows])
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0, columnspacing=1, handlelength=1)
-        worst = max(rows, key=lambda row: row.bounds()["p95"])
+        worst = max(rows, key=lambda row: waiting_bounds(row)["p95"])
+        longest = format_duration_range(*waiting_bounds(worst)["p95"])
         description = (
             f"{format_count(len(rows), 'queue')}. The longest p95 has "
-            f"{_queue_label(worst.server, worst.queue, has_servers)}: {format_duration_range(*worst.bounds()['p95'])}."
+            f"{_queue_label(worst.server, worst.queue, has_servers)}: {longest}."
         )
         return as_chart(figure, name, title, description, "Each line shows the range of possible values.")
 
 
-def redelivered(figures: RedeliveryFigures | None, name: str) -> Chart | None:
+def redelivered(figures: Row | None, name: str) -> Chart | None:
     """Return a histogram of redeliveries, or None if there were none."""
     if figures is None or not figures.redelivered:
         return None
@@ -267,7 +263,7 @@ def redelivered(figures: RedeliveryFigures | None, name: str) -> Chart | None:
         return as_chart(figure, name, title, f"Of {figures.items:,} taken: {told}.", caption)
 
 
-def busiest(queues: Sequence[SummaryFigures], name: str, *, has_servers: bool) -> Chart | None:
+def busiest(queues: Sequence[Row], name: str, *, has_servers: bool) -> Chart | None:
     """Return a bar chart of the queues with the most adds and removals, or None without queues."""
     if not queues:
         return None
@@ -382,6 +378,7 @@ def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     environment.filters |= {
         "between": format_duration_range,
+        "bounds": waiting_bounds,
         "count": format_count,
         "day": lambda ms: f"{format_moment(ms):%Y-%m-%d}",
         "duration": show_duration,

@@ -1,12 +1,15 @@
-"""The bounded data of a report's page, as plain values collected from the tables."""
+"""The bounded data of a report's page: rows of the views (docs/spark.md#the-views), with times in ms since 1970."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from kestrel.spark.options import SourceFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
 
 MOST_SERVERS: Final = 20
 """Number of servers that get a section, the busiest ones."""
@@ -16,137 +19,25 @@ MOST_PROBLEMS: Final = 100
 MOST_PICTURED: Final = 1000
 """Maximum of intervals in a chart; if the tables have more, the chart uses the default interval."""
 
-_Figures = TypeVar("_Figures")
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryFigures:
-    """A row of the summary for a queue, a server, or the fleet."""
-
-    server: str | None
-    queue: str | None
-    queues: int
-    items_added: int
-    bytes_added: int
-    items_removed: int
-    bytes_removed: int
-    changes: int
-    items_left: int
-    bytes_left: int
-    items_open: int
-    returns: int
-    first_add_ms: int | None
-    last_add_ms: int | None
-    head_add_ms: int | None
-    head_age_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ThroughputFigures:
-    """Adds and removals in an interval; those at unknown times if `start_ms` is None."""
-
-    start_ms: int | None
-    items_added: int
-    bytes_added: int
-    items_removed: int
-    bytes_removed: int
-
-
-@dataclass(frozen=True, slots=True)
-class DepthFigures:
-    """Bounds of the depth at the end of an interval."""
-
-    start_ms: int
-    items_least: int
-    items_most: int
-    bytes_least: int
-    bytes_most: int
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingFigures:
-    """Bounds of waiting times in ms, None without items."""
-
-    server: str | None
-    queue: str | None
-    items: int
-    items_unknown: int
-    p50_least_ms: int | None
-    p50_most_ms: int | None
-    p95_least_ms: int | None
-    p95_most_ms: int | None
-    p99_least_ms: int | None
-    p99_most_ms: int | None
-    max_least_ms: int | None
-    max_most_ms: int | None
-
-    def bounds(self) -> dict[str, tuple[int, int]]:
-        """Return the bounds of each percentile by its name."""
-        names = ("p50", "p95", "p99", "max")
-        pairs = {name: (getattr(self, f"{name}_least_ms"), getattr(self, f"{name}_most_ms")) for name in names}
-        return {name: pair for name, pair in pairs.items() if None not in pair}
-
-
-@dataclass(frozen=True, slots=True)
-class RedeliveryFigures:
-    """Redeliveries of items that were read."""
-
-    items: int
-    redelivered: int
-    share: float
-    returns: int
-    most_returns: int
-    never: int
-    once: int
-    twice: int
-    three_to_five: int
-    six_or_more: int
-
-
-@dataclass(frozen=True, slots=True)
-class LossFigures:
-    """Items that had expired or may have been discarded."""
-
-    items_removed: int
-    expired_yes: int
-    expired_maybe: int
-    bytes_expired_yes: int
-    discarded_maybe: int
-    discarded_unknown: int
-    items_left: int
-    expired_left: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemFigures:
-    """A file that is incomplete, damaged or unreadable."""
-
-    server: str
-    folder: str
-    file: str
-    kind: str
-    offset: int | None
-    problem: str
-    bytes_behind: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class ReportSection:
     """The section of a server, or of the fleet."""
 
     name: str | None
     """Name of the server, or None for the fleet."""
-    figures: SummaryFigures
-    throughput: Sequence[ThroughputFigures]
-    depth: Sequence[DepthFigures]
-    waiting: WaitingFigures | None
+    figures: Row
+    """Its row of the view `queues`."""
+    throughput: Sequence[Row]
+    depth: Sequence[Row]
+    waiting: Row | None
     """Waiting times, or None if no item was read."""
-    redeliveries: RedeliveryFigures | None
-    losses: LossFigures
-    busiest: Sequence[SummaryFigures]
-    biggest: Sequence[SummaryFigures]
-    oldest: Sequence[SummaryFigures]
-    waits: Sequence[WaitingFigures]
+    redeliveries: Row | None
+    losses: Row
+    """Its row of the view `expired`."""
+    busiest: Sequence[Row]
+    biggest: Sequence[Row]
+    oldest: Sequence[Row]
+    waits: Sequence[Row]
     """Waiting times of the busiest queues, in their order."""
 
 
@@ -169,16 +60,17 @@ class ReportData:
     interval_ms: int
     pictured_ms: int
     read: InputSummary
-    problems: Sequence[ProblemFigures]
+    problems: Sequence[Row]
     problem_count: int
     parts: Sequence[ReportSection]
     """Section of the fleet if there are several servers, then those of the busiest; empty without items."""
     servers_left_out: int
 
 
-def figures_from_row(kind: type[_Figures], row: Mapping[str, Any]) -> _Figures:
-    """Return the figures of a row with columns of the same names."""
-    return kind(**{field.name: row[field.name] for field in fields(kind)})  # type: ignore[arg-type]
+def waiting_bounds(waiting: Row) -> dict[str, tuple[int, int]]:
+    """Return the bounds in ms of each percentile of a row of the view `waiting`, by its name; none without items."""
+    pairs = {name: (waiting[f"{name}_least_ms"], waiting[f"{name}_most_ms"]) for name in ("p50", "p95", "p99", "max")}
+    return {name: pair for name, pair in pairs.items() if None not in pair}
 
 
 LONGEST_MS: Final = 100 * 365 * 86_400_000

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import kestrel
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.report.report_data import ReportData, ReportSection
+from kestrel.spark.report.report_data import ReportData, ReportSection, waiting_bounds
 from kestrel.tools.formatting import align_table, show_duration, show_size, show_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
 
 LONGEST_LABEL: Final = 32
 """Maximum length of a name in a chart, in characters."""
@@ -66,7 +69,8 @@ MARK: Final = "kestrel_report"
 """Key that identifies the summary of a report; its value is the version of the format."""
 
 _VERSION: Final = 1
-_OF_NAMES: Final = ("server", "queue")
+_OF_PARTS: Final = ("scope", "server", "queue")
+"""Columns that all rows of a section share."""
 
 
 def unfinished_summary() -> dict[str, Any]:
@@ -91,14 +95,16 @@ def as_json(report: ReportData) -> dict[str, Any]:
 
 
 def _part_json(part: ReportSection) -> dict[str, Any]:
-    figures = {key: value for key, value in asdict(part.figures).items() if key not in _OF_NAMES}
-    waiting = {} if part.waiting is None else asdict(part.waiting)
     return {
-        **figures,
-        "waiting": {key: value for key, value in waiting.items() if key not in _OF_NAMES} or None,
-        "redeliveries": None if part.redeliveries is None else asdict(part.redeliveries),
-        "expired": asdict(part.losses),
+        **_row_json(part.figures),
+        "waiting": part.waiting and _row_json(part.waiting),
+        "redeliveries": part.redeliveries and _row_json(part.redeliveries),
+        "expired": _row_json(part.losses),
     }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    return {key: value for key, value in row.asDict().items() if key not in _OF_PARTS}
 
 
 def format_lines(report: ReportData) -> Iterator[str]:
@@ -121,7 +127,7 @@ def format_lines(report: ReportData) -> Iterator[str]:
     )
     if waiting is not None and waiting.items:
         waits = ", ".join(
-            f"{percentile} {format_duration_range(*bounds)}" for percentile, bounds in waiting.bounds().items()
+            f"{percentile} {format_duration_range(*bounds)}" for percentile, bounds in waiting_bounds(waiting).items()
         )
         yield f"waited until first taken: {waits}"
     if back is not None:
@@ -138,7 +144,7 @@ _HEADINGS: Final = ("queue", "added", "removed", "left", "bytes left", "came bac
 
 
 def _rows(part: ReportSection) -> Iterator[list[str]]:
-    waits = {(each.server, each.queue): each.bounds().get("p95") for each in part.waits}
+    waits = {(each.server, each.queue): waiting_bounds(each).get("p95") for each in part.waits}
     for each in part.busiest:
         wait = waits.get((each.server, each.queue))
         of_server = f" on {format_name(each.server or '')}" if part.name is None else ""

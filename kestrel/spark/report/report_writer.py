@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -14,24 +13,14 @@ from kestrel.spark.report.report_data import (
     MOST_PICTURED,
     MOST_PROBLEMS,
     MOST_SERVERS,
-    DepthFigures,
     InputSummary,
-    LossFigures,
-    ProblemFigures,
-    RedeliveryFigures,
     ReportData,
     ReportSection,
-    SummaryFigures,
-    ThroughputFigures,
-    WaitingFigures,
-    figures_from_row,
 )
 from kestrel.spark.report.report_folder import TABLES
 from kestrel.spark.report.views import set_views
 
 Write = Callable[[DataFrame, str], DataFrame]
-
-_Figures = TypeVar("_Figures")
 
 
 def write_report(
@@ -53,13 +42,12 @@ def write_report(
     for name in ("throughput", "depth"):
         rows.bring(name, tables[name])
     problems = tables["problems"]
-    first = problems.orderBy("server", "folder", "file").limit(MOST_PROBLEMS).collect()
     return ReportData(
         now_ms=now_ms,
         interval_ms=interval_ms,
         pictured_ms=pictured_ms,
         read=read,
-        problems=[figures_from_row(ProblemFigures, row.asDict()) for row in first],
+        problems=problems.orderBy("server", "folder", "file").limit(MOST_PROBLEMS).collect(),
         problem_count=problems.count(),
         parts=[rows.part(name) for name in rows.part_names()],
         servers_left_out=rows.server_count - len(rows.servers),
@@ -96,12 +84,12 @@ class _Rows:
         for row in in_ms(table.where(is_wanted)).collect():
             self._rows[name][row["server"]].append(row)
 
-    def _waits_of_busiest(self, waits: DataFrame) -> Mapping[tuple[str, str], WaitingFigures]:
+    def _waits_of_busiest(self, waits: DataFrame) -> Mapping[tuple[str, str], Row]:
         """Return the waiting times of the busiest queues."""
         keys = {(row["server"], row["queue"]) for rows in self._rows["busiest"].values() for row in rows}
         names = [F.struct(F.lit(server).alias("server"), F.lit(queue).alias("queue")) for server, queue in keys]
         rows = waits.where((F.col("scope") == "queue") & F.struct("server", "queue").isin(names)).collect()
-        return {(row["server"], row["queue"]): figures_from_row(WaitingFigures, row.asDict()) for row in rows}
+        return {(row["server"], row["queue"]): row for row in rows}
 
     def part_names(self) -> list[str | None]:
         """Return the names of the sections: the fleet (None) if there are several servers, then the servers."""
@@ -109,24 +97,24 @@ class _Rows:
 
     def part(self, name: str | None) -> ReportSection:
         """Return the section of a server, or of the fleet (None)."""
-        busiest = self._each("busiest", name, SummaryFigures)
-        queues = [(each.server or "", each.queue or "") for each in busiest]
+
+        def rows(view: str) -> list[Row]:
+            return self._rows[view][name]
+
+        queues = [(row["server"], row["queue"]) for row in rows("busiest")]
         return ReportSection(
             name=name,
-            figures=self._each("queues", name, SummaryFigures)[0],
-            throughput=self._each("throughput", name, ThroughputFigures),
-            depth=self._each("depth", name, DepthFigures),
-            waiting=next(iter(self._each("waiting", name, WaitingFigures)), None),
-            redeliveries=next(iter(self._each("redeliveries", name, RedeliveryFigures)), None),
-            losses=self._each("expired", name, LossFigures)[0],
-            busiest=busiest,
-            biggest=self._each("biggest", name, SummaryFigures),
-            oldest=self._each("oldest", name, SummaryFigures),
+            figures=rows("queues")[0],
+            throughput=rows("throughput"),
+            depth=rows("depth"),
+            waiting=next(iter(rows("waiting")), None),
+            redeliveries=next(iter(rows("redeliveries")), None),
+            losses=rows("expired")[0],
+            busiest=rows("busiest"),
+            biggest=rows("biggest"),
+            oldest=rows("oldest"),
             waits=[self._waits[queue] for queue in queues if queue in self._waits],
         )
-
-    def _each(self, table: str, name: str | None, kind: type[_Figures]) -> Sequence[_Figures]:
-        return [figures_from_row(kind, row.asDict()) for row in self._rows[table][name]]
 
 
 def in_ms(table: DataFrame) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Final
 from xml.etree import ElementTree
@@ -13,7 +14,7 @@ import pytest
 
 from kestrel.spark.report import report_text as words
 from kestrel.spark.report.page import page
-from kestrel.spark.report.report_data import DepthFigures, InputSummary, ReportData, ThroughputFigures, WaitingFigures
+from kestrel.spark.report.report_data import InputSummary, ReportData
 from kestrel.spark.report.report_text import as_json, format_lines
 from tests.spark.reports import samples as samples
 
@@ -151,24 +152,22 @@ def test_servers_and_problems_that_are_left_out_are_counted() -> None:
 @pytest.mark.parametrize("first_ms", [1, samples.START_MS, 2**44 - 1])
 def test_one_item_is_enough_for_pictures_whenever_it_was(first_ms: int) -> None:
     name = ("alpha", "work")
-    whole = samples.part("alpha", [name])
-    nothing = WaitingFigures(*name, 0, 5, *[None] * 8)
-    for waits in ([WaitingFigures(*name, 1, 0, *[0] * 8)], [nothing], [WaitingFigures(*name, 1, 0, *[2**44] * 8)]):
-        values = {
-            "throughput": [ThroughputFigures(first_ms, 1, 1, 0, 0)],
-            "depth": [DepthFigures(first_ms, 0, 1, 0, 1)],
-            "redeliveries": None,
-            "waits": waits,
-        }
-        one = type(whole)(**{field: values.get(field, getattr(whole, field)) for field in whole.__slots__})
+    nothing = samples.waiting(*name, 0, 5, *[None] * 8)
+    for waits in ([samples.waiting(*name, 1, 0, *[0] * 8)], [nothing], [samples.waiting(*name, 1, 0, *[2**44] * 8)]):
+        one = replace(
+            samples.part("alpha", [name]),
+            throughput=[samples.throughput(first_ms, 1, 1, 0, 0)],
+            depth=[samples.depth(first_ms, 0, 1, 0, 1)],
+            redeliveries=None,
+            waits=waits,
+        )
         found = list(pictures(page(samples.report(one))))
         assert len(found) == (3 if waits == [nothing] else 4)
 
 
 def test_times_that_nobody_knows_have_no_picture() -> None:
-    whole = samples.part("alpha", [("alpha", "work")])
-    values = {"throughput": [ThroughputFigures(None, 1, 1, 0, 0)], "depth": [], "waits": [], "waiting": None}
-    one = type(whole)(**{field: values.get(field, getattr(whole, field)) for field in whole.__slots__})
+    unknown = [samples.throughput(None, 1, 1, 0, 0)]
+    one = replace(samples.part("alpha", [("alpha", "work")]), throughput=unknown, depth=[], waits=[], waiting=None)
     assert len(list(pictures(page(samples.report(one))))) == 2
 
 
