@@ -25,9 +25,16 @@ from kestrel.spark.options import SourceFailed
 
 _STRING, _INT, _LONG, _BINARY, _TIME = StringType(), IntegerType(), LongType(), BinaryType(), TimestampType()
 
-_RANGES = ArrayType(StructType().add("first", _LONG, False).add("last", _LONG, False), False)
-_ERROR_COUNTS = ArrayType(StructType().add("item_id", _LONG, False).add("errors", _INT, False), False)
-_TARGETS = StructType().add("readers", ArrayType(_STRING, False), False).add("are_left_out", BooleanType(), False)
+
+
+def struct_of(**kinds: DataType) -> StructType:
+    """Return a struct with fields of these types, none of which may be null."""
+    return StructType([StructField(name, kind, False) for name, kind in kinds.items()])
+
+
+_RANGES = ArrayType(struct_of(first=_LONG, last=_LONG), False)
+_ERROR_COUNTS = ArrayType(struct_of(item_id=_LONG, errors=_INT), False)
+_TARGETS = struct_of(readers=ArrayType(_STRING, False), are_left_out=BooleanType())
 
 
 def _field(name: str, kind: DataType, comment: str, *, is_always: bool = False) -> StructField:
@@ -136,20 +143,10 @@ EXPORTED_TEXTS: Final = StructType(
 )
 """Columns of exported items in JSON, which has no bytes."""
 
-EXPORT_PROBLEM: Final = StructField(
-    "problem",
-    StructType().add("place", _LONG, False).add("sentence", _STRING, False).add("is_complaint", BooleanType(), False),
-)
+EXPORT_PROBLEM: Final = StructField("problem", struct_of(place=_LONG, sentence=_STRING, is_complaint=BooleanType()))
 """Column of a row that describes a problem of the source files instead of an item."""
 
-EXPORT_TOTALS: Final = StructField(
-    "totals",
-    StructType()
-    .add("server", _STRING, False)
-    .add("queues", _LONG, False)
-    .add("items", _LONG, False)
-    .add("bytes", _LONG, False),
-)
+EXPORT_TOTALS: Final = StructField("totals", struct_of(server=_STRING, queues=_LONG, items=_LONG, bytes=_LONG))
 """Column of the last row of each unit: what was exported from it. Bytes are those of the items' data."""
 
 DATA: Final = "data"

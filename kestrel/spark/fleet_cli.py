@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kestrel.spark.startup import add_master_option, run_command, use_spark
+from kestrel.spark.startup import MASTER, run_command, use_spark
 from kestrel.spark.table.options import find_locations
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.formatting import count, show_text
@@ -79,7 +79,7 @@ def _parser() -> ArgumentParser:
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        add_master_option(added)
+        MASTER(added)
         return added
 
     verify = command("verify", "read all files and report damage", _VERIFY, "  kestrel-fleet verify '/data/*/spool'")
@@ -143,8 +143,7 @@ def _maintain(arguments: Namespace, output: Output) -> int:
             if (fields := report.json()) is not None:
                 output.object(fields)
     else:
-        for line in format_outcomes(reports):
-            output.line(line)
+        output.lines(format_outcomes(reports))
     output.flush()
     for report in reports:
         for sentence in report.remarks:
@@ -170,8 +169,7 @@ def _export(arguments: Namespace, output: Output) -> int:
             queues=arguments.queues,
         )
     if len(done.servers) > 1:
-        for line in done.lines():
-            output.line(line)
+        output.lines(done.lines())
         output.line("")
     output.line(f"{count(done.items, 'item')} in {show_text(out)}")
     output.flush()

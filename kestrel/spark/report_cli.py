@@ -15,11 +15,11 @@ from kestrel.disk.files import Disk
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.report.report_data import InputSummary, ReportData, checked_interval_ms
 from kestrel.spark.report.report_folder import ReportFolder
-from kestrel.spark.startup import add_master_option, check_installed, run_command, use_spark
+from kestrel.spark.startup import MASTER, check_installed, run_command, use_spark
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.options import JournalLocation, absolute_path, find_locations
+from kestrel.spark.table.options import absolute_path, find_locations
 from kestrel.spark.table.planned_file import PlannedFile
-from kestrel.tools.arguments import duration_ms, make_parser, path_name, positive
+from kestrel.tools.arguments import argument, duration_ms, flag, make_parser, option, path_name, positive
 from kestrel.tools.tool_runner import EX_OK, Output, print_error
 
 TOOL: Final = "kestrel-report"
@@ -54,37 +54,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> ArgumentParser:
     parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
-    parser.add_argument(
-        "folders", metavar="FOLDER", nargs="+", type=_folder, help="a folder of journals or scrolls, or a pattern"
-    )
-    parser.add_argument(
-        "--out", metavar="FOLDER", type=_out, default="report", help="the folder of the report (default: report)"
-    )
-    parser.add_argument("--force", action="store_true", help="write into a folder that contains other files")
-    parser.add_argument("--server", metavar="NAME", type=_text, help="the name of the server of all these folders")
-    parser.add_argument("--queue", metavar="PATTERN", type=_text, help="only queues whose names match, as in 'orders*'")
-    parser.add_argument(
-        "--interval",
-        metavar="DURATION",
-        type=_interval_ms,
-        help="the interval of charts and tables over time, such as 1m (default: from the time range)",
-    )
-    parser.add_argument(
-        "--max-items",
-        metavar="QUEUE=N",
-        type=_limit,
-        action="append",
-        default=[],
-        help="the queue's maxItems, to count items that may have been discarded; may be repeated",
-    )
-    parser.add_argument(
-        "--now",
-        metavar="TIME",
-        type=_time_ms,
-        help="when the journals were read, such as 2026-01-31T12:00:00, in UTC, or ms since 1970 (default: now)",
-    )
-    add_master_option(parser)
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    folders = "a folder of journals or scrolls, or a pattern"
+    interval = "the interval of charts and tables over time, such as 1m (default: from the time range)"
+    limits = "the queue's maxItems, to count items that may have been discarded; may be repeated"
+    now = "when the journals were read, such as 2026-01-31T12:00:00, in UTC, or ms since 1970 (default: now)"
+    for add in (
+        argument("folders", metavar="FOLDER", nargs="+", type=_folder, help=folders),
+        option("--out", "FOLDER", _out, "the folder of the report (default: report)", default="report"),
+        flag("--force", "write into a folder that contains other files"),
+        option("--server", "NAME", _text, "the name of the server of all these folders"),
+        option("--queue", "PATTERN", _text, "only queues whose names match, as in 'orders*'"),
+        option("--interval", "DURATION", _interval_ms, interval),
+        option("--max-items", "QUEUE=N", _limit, limits, action="append", default=[]),
+        option("--now", "TIME", _time_ms, now),
+        MASTER,
+        flag("--json", "print the summary as JSON"),
+    ):
+        add(parser)
     return parser
 
 
@@ -95,7 +81,13 @@ def _work(arguments: Namespace, output: Output) -> int:
     places = find_locations(arguments.folders, arguments.server)
     folder.check((os.fsdecode(place.folder) for place in places), is_forced=arguments.force)
     planned = files_of(Disk(), places, arguments.queue)
-    report = _made(arguments, planned, _summary(places, planned), now_ms, folder)
+    read = InputSummary(
+        servers=sorted({place.server for place in places}),
+        folders=sorted({place.shown_folder for place in places}),
+        files=len(planned),
+        bytes=sum(file.size for file in planned),
+    )
+    report = _made(arguments, planned, read, now_ms, folder)
     from kestrel.spark.report.page import page
     from kestrel.spark.report.report_text import as_json, format_lines
 
@@ -103,24 +95,13 @@ def _work(arguments: Namespace, output: Output) -> int:
     if arguments.json:
         output.object(as_json(report))
     else:
-        for line in format_lines(report):
-            output.line(line)
+        output.lines(format_lines(report))
         output.line(f"the report is {folder.page}")
     output.flush()
     if report.problem_count:
         files = "1 file has a problem" if report.problem_count == 1 else f"{report.problem_count} files have problems"
         print_error(TOOL, f"{files}: the report has only the readable records; see {folder.shown}/problems")
     return EX_OK
-
-
-def _summary(places: Sequence[JournalLocation], files: Sequence[PlannedFile]) -> InputSummary:
-    """Summarise the files to read: servers, folders, number and bytes of files."""
-    return InputSummary(
-        servers=sorted({place.server for place in places}),
-        folders=sorted({place.shown_folder for place in places}),
-        files=len(files),
-        bytes=sum(file.size for file in files),
-    )
 
 
 def _made(

@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import threading
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, TextIO
 
 from kestrel.spark.options import SourceFailed
+from kestrel.tools.arguments import option
 from kestrel.tools.progress import TerminalLine, progress_bar
 from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed, run
 
@@ -29,13 +29,9 @@ _JAVA_OPTIONS: Final = f"-Dlog4j.configurationFile={Path(__file__).with_name('lo
 _MODULES: Final = ("pyspark", "pyarrow", "numpy", "pandas")
 
 
-def add_master_option(parser: ArgumentParser) -> None:
-    """Add ``--master URL``."""
-    parser.add_argument(
-        "--master",
-        metavar="URL",
-        help="the Spark master, such as spark://head:7077 (default: this machine, local[*])",
-    )
+MASTER: Final = option(
+    "--master", "URL", str, "the Spark master, such as spark://head:7077 (default: this machine, local[*])"
+)
 
 
 def check_installed(*more: str) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -48,13 +48,8 @@ class ItemSelection(Enum):
     """All items that were ever added and are still in the files."""
 
 
-class _ReadItem(NamedTuple):
-    """An item as read from its files."""
-
-    data: bytes
-    add_ms: int | None
-    expiry_ms: int
-    errors: int
+_ReadItem: TypeAlias = tuple[bytes, int | None, int, int]
+"""Data, add time in ms or None, expiry in ms or 0, and errors of an item as read from its files."""
 
 
 def export_rows(
@@ -76,12 +71,11 @@ def _rows(unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_t
         for found in _founds(unit, folder):
             total_queues += 1
             items = _items_in(folder, found, which, now_ms, problems)
-            for position, (queue, item) in enumerate(items):
-                data = _as_text(item.data) if is_text else (item.data,)
+            for position, (queue, (data, add_ms, expiry_ms, errors)) in enumerate(items):
                 place = unit.server, shown, queue, position
-                yield *place, item.add_ms, item.expiry_ms or None, item.errors, *data, None, None
+                yield *place, add_ms, expiry_ms or None, errors, *(_as_text(data) if is_text else (data,)), None, None
                 total_items += 1
-                total_bytes += len(item.data)
+                total_bytes += len(data)
     except (OSError, ToolFailed) as error:
         problems.append(OutcomeRemark(f"{shown}: {_reason(error)}"))
     nothing = [None] * len(EXPORTED_TEXTS if is_text else EXPORTED_ITEMS)
@@ -133,11 +127,11 @@ def _of_journal(contents: JournalContents, which: ItemSelection) -> Iterator[_Re
     if which is ItemSelection.QUEUED:
         contents.replay()
         for item in contents.items():
-            yield _ReadItem(item.data, item.add_ms, item.expiry_ms, item.errors)
+            yield item.data, item.add_ms, item.expiry_ms, item.errors
     else:
         for _, _, record in contents.records(apply_records=False):
             if adds(record):
-                yield _ReadItem(record.data, record.add_ms, record.expiry_ms, 0)
+                yield record.data, record.add_ms, record.expiry_ms, 0
 
 
 def _of_scroll(contents: ScrollContents, which: ItemSelection) -> Iterator[_ReadItem]:
@@ -145,7 +139,7 @@ def _of_scroll(contents: ScrollContents, which: ItemSelection) -> Iterator[_Read
     is_queued = which is ItemSelection.QUEUED
     counts = contents.queues[0].state.errors if is_queued else {}
     for item in contents.queued() if is_queued else contents.added():
-        yield _ReadItem(item.data, item.add_ms, item.expiry_ms, counts.get(item.id, max(0, item.errors)))
+        yield item.data, item.add_ms, item.expiry_ms, counts.get(item.id, max(0, item.errors))
 
 
 def _reason(error: OSError | ToolFailed) -> str:

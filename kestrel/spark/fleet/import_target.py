@@ -11,12 +11,13 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from kestrel.disk.files import Disk
 from kestrel.journal.fileset import JournalFile, JournalFileKind, current_name, parse_file_name, temporary_name
 from kestrel.journal.records import ADDX_HEADER_BYTES, encode_item
 from kestrel.server.startup_errors import EX_CANNOT_CREATE
+from kestrel.spark.columns import struct_of
 from kestrel.storage.folder_resources import kind_of
 from kestrel.tools.convert.targets import JournalTarget, ResumableFiles, RewrittenFile
 from kestrel.tools.files.folder import Folder, locked_folder
@@ -147,13 +148,11 @@ def _some(names: Sequence[bytes]) -> str:
     return f"{'the queue' if len(names) == 1 else count(len(names), 'queue')} {shown}{more}"
 
 
-WRITTEN: Final = (
-    StructType()
-    .add("queue", StringType(), False)
-    .add("number", LongType(), False)
-    .add("items", LongType(), False)
-    .add("bytes", LongType(), False)
-    .add("problem", StringType())
+WRITTEN: Final = StructType(
+    [
+        *struct_of(queue=StringType(), number=LongType(), items=LongType(), bytes=LongType()),
+        StructField("problem", StringType()),
+    ]
 )
 """One row for each queue: the number and contents of its temporary file, or the problem that prevented it."""
 

@@ -17,6 +17,7 @@ from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, Str
 
 from kestrel.disk.files import Disk
 from kestrel.server.startup_errors import EX_TRY_AGAIN
+from kestrel.spark.columns import struct_of
 from kestrel.spark.fleet.units import Unit, folders_of, map_units, queue_units
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.formatting import align_table, count, show_path, show_text
@@ -26,15 +27,8 @@ from kestrel.tools.tool_runner import EX_FOUND, EX_OK, ToolFailed, explain_os_er
 
 _STRING, _LONG = StringType(), LongType()
 
-_DAMAGE: Final = (
-    StructType()
-    .add("file", _STRING, False)
-    .add("offset", _LONG, False)
-    .add("problem", _STRING, False)
-    .add("kind", _STRING, False)
-    .add("bytes_behind", _LONG, False)
-)
-_REMARK: Final = StructType().add("sentence", _STRING, False).add("is_complaint", BooleanType(), False)
+_DAMAGE: Final = struct_of(file=_STRING, offset=_LONG, problem=_STRING, kind=_STRING, bytes_behind=_LONG)
+_REMARK: Final = struct_of(sentence=_STRING, is_complaint=BooleanType())
 _FIELDS: Final = {
     "queue": _STRING,
     "state": _STRING,
@@ -49,13 +43,9 @@ _FIELDS: Final = {
 
 REPORTS: Final = StructType(
     [
-        StructField("server", _STRING, False),
-        StructField("folder", _STRING, False),
-        *(StructField(name, kind) for name, kind in _FIELDS.items()),
-        StructField("line", _STRING),
-        StructField("remarks", ArrayType(_REMARK, False), False),
-        StructField("status", IntegerType(), False),
-        StructField("place", _LONG, False),
+        *struct_of(server=_STRING, folder=_STRING),
+        *(StructField(name, kind) for name, kind in (_FIELDS | {"line": _STRING}).items()),
+        *struct_of(remarks=ArrayType(_REMARK, False), status=IntegerType(), place=_LONG),
     ]
 )
 """One row for each queue, and one without `state` for each further remark on a folder.
