@@ -24,6 +24,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.needs("java"))
 
 
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """An empty folder of an archive."""
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """An embedded Spark with two tasks at a time. Its folders go with the test's."""

@@ -219,6 +219,11 @@ class World:
     def __getitem__(self, address: str) -> Queue:
         return self.queues[address]
 
+    def put(self, address: str, *items: bytes, gap: int = 0) -> World:
+        """Put items to one server. Return this world."""
+        self.queues[address].put(*items, gap=gap)
+        return self
+
     def seconds(self) -> float:
         """The time."""
         return self.now_s

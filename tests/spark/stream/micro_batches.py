@@ -89,12 +89,18 @@ class Query:
 
     def run_available_now(self) -> None:
         """Until there is nothing more."""
-        assert isinstance(self.reader, SupportsTriggerAvailableNow)
-        self.reader.prepareForTriggerAvailableNow()
+        available_now(self.reader)
         for _ in range(1000):
             if not self.trigger():
                 return
         raise AssertionError("it never ends")
+
+
+def available_now(reader: DataSourceStreamReader, checkpoint: Checkpoint | None = None) -> Query:
+    """A query with the trigger of that name, whose reader knows now what it will read."""
+    assert isinstance(reader, SupportsTriggerAvailableNow)
+    reader.prepareForTriggerAvailableNow()
+    return Query(reader, checkpoint)
 
 
 def rows_between(reader: DataSourceStreamReader, start: Offset, end: Offset) -> list[Row]:

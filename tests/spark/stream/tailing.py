@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kestrel.spark.stream.archive import ArchiveReader
+from tests.scroll.handwritten import WRITER, put
 from tests.spark.tables import Row, source
 
 Offset = dict[str, Any]
@@ -64,6 +65,13 @@ class Stream:
         while self.plan():
             batches.append(self.batch())
         return batches
+
+
+def came(archive: Path, name: str, *items: bytes) -> Path:
+    """A file that a server has moved there."""
+    moved = archive.parent / name
+    moved.write_bytes(WRITER + b"".join(put(item_id, item) for item_id, item in enumerate(items, 1)))
+    return moved.rename(archive / f"archive~{name}")
 
 
 def _stored(offset: Offset) -> Offset:

@@ -21,7 +21,7 @@ from kestrel.testing.faults import FaultyDisk
 from tests.journal.handwritten import addx
 from tests.scroll.handwritten import WRITER, put, read_head
 from tests.scroll.storages import Opener, Scrolls
-from tests.spark.stream.tailing import Stream, data
+from tests.spark.stream.tailing import Stream, came, data
 from tests.spark.tables import source, table
 
 SMALL = QueueSettings(default_journal_size_bytes=500)
@@ -32,20 +32,6 @@ def start(tmp_path: Path) -> Iterator[Opener]:
     opener = Opener(tmp_path)
     yield opener
     opener.stop_all()
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> Path:
-    folder = tmp_path / "archive"
-    folder.mkdir()
-    return folder
-
-
-def came(archive: Path, name: str, *items: bytes) -> Path:
-    """A file that a server has moved there."""
-    moved = archive.parent / name
-    moved.write_bytes(WRITER + b"".join(put(item_id, item) for item_id, item in enumerate(items, 1)))
-    return moved.rename(archive / f"archive~{name}")
 
 
 class Blind(Disk):

@@ -9,8 +9,7 @@ import pytest
 
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.arrivals import Arrival, Arrivals
-from tests.scroll.handwritten import WRITER, put
-from tests.spark.stream.tailing import Stream
+from tests.spark.stream.tailing import Stream, came
 
 A = Arrival("one", b"/srv/archive", b"archive~work.1", 0, 100, b"sample")
 B = Arrival("two", "/srv/\u00e9".encode(), b"archive~\xff.2", 50, 60, None)
@@ -106,20 +105,15 @@ def test_one_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Path:
-    folder = tmp_path / "archive"
-    folder.mkdir()
-    return folder
-
-
-def came(archive: Path, number: int) -> None:
-    (archive / f"archive~work.{number}").write_bytes(WRITER + put(number, b"%d" % number))
-
-
-def test_an_index_that_is_not_the_checkpoints_is_refused(archive: Path, path: Path) -> None:
+def stream(archive: Path) -> Stream:
+    """A stream that has read one file."""
     stream = Stream(archive)
-    came(archive, 1)
+    came(archive, "work.1", b"1")
     stream.poll()
+    return stream
+
+
+def test_an_index_that_is_not_the_checkpoints_is_refused(stream: Stream, path: Path) -> None:
     os.unlink(path)
     for _ in range(2):  # the second time there is one, which was made the first time
         stream.restart()
@@ -129,12 +123,9 @@ def test_an_index_that_is_not_the_checkpoints_is_refused(archive: Path, path: Pa
             stream.batch()
 
 
-def test_an_index_that_is_older_than_the_checkpoint_is_refused(archive: Path, path: Path) -> None:
-    stream = Stream(archive)
-    came(archive, 1)
-    stream.poll()
+def test_an_index_that_is_older_than_the_checkpoint_is_refused(stream: Stream, archive: Path, path: Path) -> None:
     older = path.read_bytes()
-    came(archive, 2)
+    came(archive, "work.2", b"2")
     stream.poll()
     path.write_bytes(older)
     stream.restart()
@@ -142,10 +133,7 @@ def test_an_index_that_is_older_than_the_checkpoint_is_refused(archive: Path, pa
         stream.batch()
 
 
-def test_an_index_that_is_replaced_while_the_stream_runs_is_refused(archive: Path, path: Path) -> None:
-    stream = Stream(archive)
-    came(archive, 1)
-    stream.poll()
+def test_an_index_that_is_replaced_while_the_stream_runs_is_refused(stream: Stream, path: Path) -> None:
     os.unlink(path)
     with pytest.raises(SourceFailed, match=r"the index .* was replaced while the stream ran"):
         stream.poll()

@@ -5,25 +5,22 @@ from __future__ import annotations
 import logging
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.open_reads import MOST_READS
 from tests.spark.stream.fakes import A, B, World, numbered, opens
-from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
+from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, available_now, rows_between
 
 # Batches.
 
 
 def test_a_row_says_whose_item_it_is_and_nothing_that_is_not_known() -> None:
-    world = World(A)
-    world[A].put(b"x")
-    checkpoint = Checkpoint()
-    Query(opens(world), checkpoint).trigger()
+    world = World(A).put(A, b"x")
+    query = Query(opens(world))
+    query.trigger()
     nothing = dict.fromkeys(("item_id", "add_time", "expiry_time"))
-    assert checkpoint.rows() == [{"server": A, "queue": "work", **nothing, "data": b"x"}]
+    assert query.checkpoint.rows() == [{"server": A, "queue": "work", **nothing, "data": b"x"}]
 
 
 def test_without_items_the_offset_is_the_one_before() -> None:
@@ -36,8 +33,7 @@ def test_without_items_the_offset_is_the_one_before() -> None:
 
 
 def test_what_was_taken_is_the_batch_until_it_is_done() -> None:
-    world = World(A)
-    world[A].put(*numbered(0, 3))
+    world = World(A).put(A, *numbered(0, 3))
     reader = opens(world)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(2))
@@ -48,9 +44,7 @@ def test_what_was_taken_is_the_batch_until_it_is_done() -> None:
 
 
 def test_the_items_of_a_server_are_shared_out_among_tasks() -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 5000))
-    world[B].put(*numbered(0, 100))
+    world = World(A, B).put(A, *numbered(0, 5000)).put(B, *numbered(0, 100))
     reader = opens(world, max_items=20_000)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
@@ -79,9 +73,9 @@ def test_the_bytes_of_a_batch_are_those_of_all_servers() -> None:
     world = World(A, B)
     for address in (A, B):
         world[address].put(*[b"x" * 100] * 200)
-    checkpoint = Checkpoint()
-    Query(opens(world, max_items=1000, max_bytes=4000), checkpoint).trigger()
-    assert len(checkpoint.data()) == 40
+    query = Query(opens(world, max_items=1000, max_bytes=4000))
+    query.trigger()
+    assert len(query.checkpoint.data()) == 40
 
 
 def test_a_look_that_finds_nothing_asks_once_and_over_the_same_connection() -> None:
@@ -97,8 +91,7 @@ def test_a_look_that_finds_nothing_asks_once_and_over_the_same_connection() -> N
 
 
 def test_what_is_done_is_confirmed_with_the_next_look_and_once() -> None:
-    world = World(A)
-    world[A].put(*numbered(0, MOST_READS + 5))
+    world = World(A).put(A, *numbered(0, MOST_READS + 5))
     query = Query(opens(world, max_items=2 * MOST_READS))
     query.trigger()
     assert len(world[A].open) == MOST_READS + 5
@@ -109,8 +102,7 @@ def test_what_is_done_is_confirmed_with_the_next_look_and_once() -> None:
 
 
 def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(A)
-    world[A].put(b"1", b"2")
+    world = World(A).put(A, b"1", b"2")
     query = Query(opens(world))
     query.trigger()
     world[A].hold_ends()
@@ -123,9 +115,7 @@ def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.L
 
 
 def test_a_stop_gives_back_what_is_not_done() -> None:
-    world = World(A, B)
-    world[A].put(b"1", b"2")
-    world[B].put(b"3")
+    world = World(A, B).put(A, b"1", b"2").put(B, b"3")
     reader = opens(world)
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
     reader.stop()
@@ -134,9 +124,7 @@ def test_a_stop_gives_back_what_is_not_done() -> None:
 
 
 def test_a_stop_does_not_wait_for_a_server_that_is_away() -> None:
-    world = World(A, B)
-    world[A].put(b"1")
-    world[B].put(b"2")
+    world = World(A, B).put(A, b"1").put(B, b"2")
     reader = opens(world)
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
     world[A].is_away = True
@@ -149,8 +137,7 @@ def test_a_stop_does_not_wait_for_a_server_that_is_away() -> None:
 
 
 def test_a_batch_that_was_taken_before_a_restart_is_empty_and_its_items_come_again() -> None:
-    world = World(A)
-    world[A].put(b"1", b"2")
+    world = World(A).put(A, b"1", b"2")
     checkpoint = Checkpoint()
     with pytest.raises(Crash):
         Query(opens(world), checkpoint).trigger("read")
@@ -163,8 +150,7 @@ def test_a_batch_that_was_taken_before_a_restart_is_empty_and_its_items_come_aga
 
 
 def test_a_batch_that_is_done_is_not_read_as_if_it_had_nothing() -> None:
-    world = World(A)
-    world[A].put(b"1")
+    world = World(A).put(A, b"1")
     reader = opens(world)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(5))
@@ -187,12 +173,9 @@ def test_a_server_that_is_away_does_not_keep_the_others() -> None:
 
 
 def test_available_now_ends_where_others_take_items() -> None:
-    world = World(A)
-    world[A].put(*numbered(0, 10))
-    reader = opens(world)
-    reader.prepareForTriggerAvailableNow()
+    world = World(A).put(A, *numbered(0, 10))
+    query = available_now(opens(world))
     del world[A].waiting[4:]
-    query = Query(reader)
     assert query.trigger() and not query.trigger()
     assert query.checkpoint.data() == numbered(0, 4)
 
@@ -216,54 +199,3 @@ def test_a_trigger_that_never_confirms_is_refused() -> None:
     reader = opens(World(A))
     with pytest.raises(SourceFailed, match=r"use trigger\(availableNow=True\)"):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-
-
-# Whatever happens.
-
-_STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("put"), st.sampled_from([A, B]), st.integers(1, 5)),
-        st.tuples(st.just("away"), st.sampled_from([A, B]), st.just(0)),
-        st.tuples(st.just("loses"), st.sampled_from([A, B]), st.just(0)),
-        st.tuples(st.just("back"), st.sampled_from([A, B]), st.just(0)),
-        st.tuples(st.just("hold ends"), st.sampled_from([A, B]), st.just(0)),
-        st.tuples(st.just("trigger"), st.sampled_from(["", "", "planned", "read", "written"]), st.just(0)),
-        st.tuples(st.just("stop"), st.just(""), st.just(0)),
-    ),
-    max_size=30,
-)
-
-
-@given(_STEPS)
-@settings(deadline=None, max_examples=100)
-def test_whatever_fails_no_item_is_lost(steps: list[tuple[str, str, int]]) -> None:
-    world = World(A, B)
-    checkpoint = Checkpoint()
-    put: list[bytes] = []
-    query: Query | None = None
-    for step, word, number in steps:
-        if step == "put":
-            items = numbered(len(put), number)
-            world[word].put(*items)
-            put += items
-        elif step in ("away", "loses", "back"):
-            world[word].is_away = step == "away"
-            world[word].loses_answers = step == "loses"
-        elif step == "hold ends":
-            world[word].hold_ends()
-        elif query is not None and step == "stop":
-            query.reader.stop()
-            query = None
-        else:
-            query = query or Query(opens(world, max_items=3), checkpoint)
-            world.sleep(20)
-            try:
-                query.trigger(word)
-            except Crash:
-                query = None
-    for queue in world.queues.values():
-        queue.is_away = queue.loses_answers = False
-        queue.hold_ends()
-    Query(opens(world, max_items=3), checkpoint).run_available_now()
-    assert set(checkpoint.data()) == set(put)
-    assert all(not queue.waiting and not queue.open for queue in world.queues.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 
@@ -18,21 +19,31 @@ from tests.client.sleeping import Time
 FOREVER = 1 << 60
 
 
+@dataclass
 class Server:
-    """One with room for so many items, none larger than so much; or it fails, for the next so many times."""
+    """One with room for so many items, none larger than so much, which takes requests with so many at the most.
 
-    def __init__(self, name: str, room: int = FOREVER, most_bytes: int = FOREVER) -> None:
-        self.name = name
-        self.room = room
-        self.most_bytes = most_bytes
-        self.items: list[bytes] = []
-        self.expiries: set[int] = set()
-        self.requests = 0
-        self.failure: Exception | None = None
-        self.failures_left = FOREVER
-        self.stores_before_it_fails = False
+    Or it fails, for the next so many times.
+    """
+
+    name: str
+    room: int = FOREVER
+    most_bytes: int = FOREVER
+    most_items: int = FOREVER
+    largest: int = FOREVER
+    """The size of an item that no request may have."""
+    failure: Exception | None = None
+    failures_left: int = FOREVER
+    stores_before_it_fails: bool = False
+    requests: int = 0
+    items: list[bytes] = field(default_factory=list)
+    expiries: set[int] = field(default_factory=set)
 
     def put(self, items: Sequence[bytes], expiry_ms: int) -> int:
+        if len(items) > self.most_items:
+            raise RequestError(f"{self.name}: too many items in one call; limit={self.most_items}")
+        if any(len(item) > self.largest for item in items):
+            raise RequestError(f"{self.name}: item too large; limit={self.largest}")
         self.requests += 1
         if self.failure is not None and self.failures_left:
             self.failures_left -= 1
@@ -46,22 +57,6 @@ class Server:
         self.items += items[:count]
         self.expiries.add(expiry_ms)
         return count
-
-
-class Refusing(Server):
-    """One that takes no request with more than so many items, nor an item that is larger than so much."""
-
-    def __init__(self, name: str, *, most_items: int = FOREVER, largest: int = FOREVER) -> None:
-        super().__init__(name)
-        self.most_items = most_items
-        self.largest = largest
-
-    def put(self, items: Sequence[bytes], expiry_ms: int) -> int:
-        if len(items) > self.most_items:
-            raise RequestError(f"{self.name}: too many items in one call; limit={self.most_items}")
-        if any(len(item) > self.largest for item in items):
-            raise RequestError(f"{self.name}: item too large; limit={self.largest}")
-        return super().put(items, expiry_ms)
 
 
 @pytest.fixture
@@ -95,16 +90,13 @@ def test_one_server_has_the_items_in_their_order_and_they_are_counted(time: Time
     assert server.requests == 5 and time.pauses_s == []
 
 
-def test_nothing_is_asked_for_no_items(time: Time) -> None:
+@pytest.mark.parametrize(("items", "requests"), [([], 0), ([b"x" * (BATCH_BYTES // 2)] * 5, 3)])
+def test_a_request_has_no_more_than_a_batch_of_the_client_and_none_is_empty(
+    time: Time, items: list[bytes], requests: int
+) -> None:
     server = Server("mq1")
-    putting(time, server).put([])
-    assert server.requests == 0
-
-
-def test_a_request_has_no_more_than_a_batch_of_the_client_in_items_and_in_bytes(time: Time) -> None:
-    server = Server("mq1")
-    putting(time, server).put([b"x" * (BATCH_BYTES // 2)] * 5)
-    assert server.requests == 3
+    putting(time, server).put(items)
+    assert server.requests == requests
 
 
 def test_batches_go_to_the_servers_in_turn(time: Time) -> None:
@@ -124,8 +116,7 @@ def test_tasks_begin_with_any_server(time: Time) -> None:
 
 @pytest.mark.parametrize("failure", [CannotConnect("mq1: refused"), ServerError("mq1: the server is ReadOnly")])
 def test_what_a_server_does_not_take_goes_to_another_without_a_pause(time: Time, failure: Exception) -> None:
-    mq1, mq2 = Server("mq1"), Server("mq2")
-    mq1.failure = failure
+    mq1, mq2 = Server("mq1", failure=failure), Server("mq2")
     task = putting(time, mq1, mq2)
     task.put(numbered(10 * BATCH_ITEMS))
     assert mq2.items == numbered(10 * BATCH_ITEMS)
@@ -134,8 +125,7 @@ def test_what_a_server_does_not_take_goes_to_another_without_a_pause(time: Time,
 
 
 def test_a_server_that_failed_is_left_alone_for_a_while_and_then_has_its_turn_again(time: Time) -> None:
-    mq1, mq2 = Server("mq1"), Server("mq2")
-    mq1.failure, mq1.failures_left = CannotConnect("mq1: refused"), 1
+    mq1, mq2 = Server("mq1", failure=CannotConnect("mq1: refused"), failures_left=1), Server("mq2")
     task = putting(time, mq1, mq2)
     task.put(numbered(20 * BATCH_ITEMS))
     assert mq1.requests == 1
@@ -159,10 +149,8 @@ def test_after_an_answer_a_server_that_fails_is_left_alone_for_a_short_while_aga
 
 
 def test_while_no_server_can_there_are_pauses_that_double_up_to_the_longest(time: Time) -> None:
-    mq1, mq2 = Server("mq1"), Server("mq2")
-    mq1.failure = mq2.failure = ServerError("the server is Quiescent")
-    mq1.failures_left = mq2.failures_left = 10
-    task = putting(time, mq1, mq2)
+    failure = ServerError("the server is Quiescent")
+    task = putting(time, *(Server(name, failure=failure, failures_left=10) for name in ("mq1", "mq2")))
     task.put([b"x"])
     assert sum(task.counts.values()) == 1
     assert len(time.pauses_s) == 10
@@ -171,8 +159,8 @@ def test_while_no_server_can_there_are_pauses_that_double_up_to_the_longest(time
 
 
 def test_what_may_be_in_is_put_again_and_counted(time: Time) -> None:
-    mq1 = Server("mq1")
-    mq1.failure, mq1.failures_left, mq1.stores_before_it_fails = ConnectionFailed("mq1: no answer"), 1, True
+    failure = ConnectionFailed("mq1: no answer")
+    mq1 = Server("mq1", failure=failure, failures_left=1, stores_before_it_fails=True)
     task = putting(time, mq1)
     task.put([b"a", b"b"])
     assert mq1.items == [b"a", b"b", b"a", b"b"]
@@ -213,8 +201,8 @@ def test_a_queue_that_stays_full_fails_the_task_when_the_patience_is_over(time: 
 
 
 def test_without_patience_every_server_is_asked_once(time: Time) -> None:
-    servers = [Server(name, room=0) for name in ("mq1", "mq2", "mq3")]
-    servers[0].failure = CannotConnect("mq1: refused")
+    failures = {"mq1": CannotConnect("mq1: refused"), "mq2": None, "mq3": None}
+    servers = [Server(name, room=0, failure=failure) for name, failure in failures.items()]
     with pytest.raises(SourceFailed, match=r"full on mq., mq., and could not be put to: mq1: refused: 2 of the 2"):
         putting(time, *servers, patience_s=0).put([b"a", b"b"])
     assert [server.requests for server in servers] == [1, 1, 1]
@@ -222,8 +210,8 @@ def test_without_patience_every_server_is_asked_once(time: Time) -> None:
 
 
 def test_servers_that_cannot_fail_the_task_with_what_they_said(time: Time) -> None:
-    mq1, mq2 = Server("mq1"), Server("mq2")
-    mq1.failure, mq2.failure = CannotConnect("mq1: refused"), ServerError("mq2: the server is ReadOnly")
+    mq1 = Server("mq1", failure=CannotConnect("mq1: refused"))
+    mq2 = Server("mq2", failure=ServerError("mq2: the server is ReadOnly"))
     with pytest.raises(SourceFailed) as caught:
         putting(time, mq1, mq2, patience_s=60).put([b"secret"])
     text = str(caught.value)
@@ -234,16 +222,14 @@ def test_servers_that_cannot_fail_the_task_with_what_they_said(time: Time) -> No
 
 
 def test_why_a_server_failed_long_ago_is_not_told(time: Time) -> None:
-    mq1 = Server("mq1", room=2)
-    mq1.failure, mq1.failures_left = CannotConnect("mq1: refused"), 1
+    mq1 = Server("mq1", room=2, failure=CannotConnect("mq1: refused"), failures_left=1)
     with pytest.raises(SourceFailed, match=r"^the queue work is full on mq1: 1 of the 3") as caught:
         putting(time, mq1).put(numbered(3))
     assert "refused" not in str(caught.value)
 
 
 def test_what_may_be_in_is_told_when_the_task_fails(time: Time) -> None:
-    mq1 = Server("mq1")
-    mq1.failure = ConnectionFailed("mq1: no answer")
+    mq1 = Server("mq1", failure=ConnectionFailed("mq1: no answer"))
     with pytest.raises(SourceFailed, match=r"\. 0 items of this task are in, and perhaps 2 more: they are dupl"):
         putting(time, mq1, patience_s=0).put([b"a", b"b"])
 
@@ -257,7 +243,7 @@ def test_an_item_over_the_limit_of_the_queue_is_waited_for_and_its_size_told(tim
 
 
 def test_an_item_that_no_request_may_have_fails_the_task_at_once_with_its_size(time: Time) -> None:
-    server = Refusing("mq1", largest=100)
+    server = Server("mq1", largest=100)
     with pytest.raises(SourceFailed) as caught:
         putting(time, server).put([b"a", b"b", b"c" * 101, b"d", b"e"])
     assert str(caught.value) == (
@@ -269,17 +255,15 @@ def test_an_item_that_no_request_may_have_fails_the_task_at_once_with_its_size(t
 
 
 def test_a_batch_that_is_too_much_for_one_request_is_put_by_several_in_order(time: Time) -> None:
-    server = Refusing("mq1", most_items=7)
+    server = Server("mq1", most_items=7)
     putting(time, server).put(numbered(BATCH_ITEMS))
     assert server.items == numbered(BATCH_ITEMS)
 
 
 def test_of_a_batch_in_parts_the_rest_goes_elsewhere_where_one_part_finds_no_room(time: Time) -> None:
-    small, large = Refusing("mq1", most_items=4), Refusing("mq2")
-    small.room = 6
-    servers = (small, large)
-    putting(time, *servers).put(numbered(16))
-    putting(time, *servers).put(numbered(16))
+    servers = small, large = Server("mq1", room=6, most_items=4), Server("mq2")
+    for _ in range(2):
+        putting(time, *servers).put(numbered(16))
     assert small.room == 0
     assert sorted([*small.items, *large.items]) == sorted(numbered(16) * 2)
     assert all(int(one) < int(next_) for one, next_ in pairwise(small.items[:4]))

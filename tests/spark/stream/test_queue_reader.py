@@ -14,16 +14,14 @@ from pyspark.sql.types import LongType, StringType, StructType
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.queue_reader import FairShares, RoundRobin, backlog
 from tests.spark.stream.fakes import A, B, Queue, World, numbered, opens, ranges
-from tests.spark.stream.micro_batches import Checkpoint, Query
+from tests.spark.stream.micro_batches import Checkpoint, Query, available_now
 
 EITHER = pytest.mark.parametrize("made", [ranges, opens])
 
 
 @EITHER
 def test_items_of_all_servers_come_once_and_in_the_order_of_their_server(made: Any) -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 25))
-    world[B].put(*numbered(100, 7))
+    world = World(A, B).put(A, *numbered(0, 25)).put(B, *numbered(100, 7))
     query = Query(made(world, max_items=10))
     query.drain()
     assert [each for each in query.checkpoint.data() if len(each) < 3] == numbered(0, 25)
@@ -33,21 +31,17 @@ def test_items_of_all_servers_come_once_and_in_the_order_of_their_server(made: A
 
 @pytest.mark.parametrize(("made", "item_id"), [(ranges, 1), (opens, None)])
 def test_some_columns_in_any_order_may_be_asked_for(made: Any, item_id: int | None) -> None:
-    world = World(A)
-    world[A].put(b"x")
-    checkpoint = Checkpoint()
+    world = World(A).put(A, b"x")
     asked = StructType().add("item_id", LongType()).add("server", StringType())
-    Query(made(world, schema=asked), checkpoint).trigger()
-    assert [list(row.items()) for row in checkpoint.rows()] == [[("item_id", item_id), ("server", A)]]
+    query = Query(made(world, schema=asked))
+    query.trigger()
+    assert [list(row.items()) for row in query.checkpoint.rows()] == [[("item_id", item_id), ("server", A)]]
 
 
 @EITHER
 def test_available_now_reads_what_is_there_and_nothing_that_comes_later(made: Any) -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 23))
-    reader = made(world, max_items=10)
-    reader.prepareForTriggerAvailableNow()
-    query = Query(reader)
+    world = World(A, B).put(A, *numbered(0, 23))
+    query = available_now(made(world, max_items=10))
     for _ in range(10):
         query.trigger()
         world[A].put(b"later")
@@ -120,11 +114,9 @@ def test_a_pattern_finds_queues_that_are_made_later(made: Any) -> None:
 @EITHER
 def test_available_now_is_about_the_queues_of_its_beginning(made: Any) -> None:
     world = with_mail()
-    reader = made(world, queues=re.compile("ma.*"))
-    reader.prepareForTriggerAvailableNow()
+    query = available_now(made(world, queues=re.compile("ma.*")))
     world[A].others[b"map"] = Queue()
     world[A].others[b"map"].put(b"new")
-    query = Query(reader)
     query.drain()
     assert sorted(query.checkpoint.data()) == sorted([*numbered(10, 5), *numbered(10, 5)])
 

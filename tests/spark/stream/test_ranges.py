@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -17,7 +15,7 @@ from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.queue_reader import Offset, Place
 from kestrel.spark.stream.ranges import GAP_IDS, PAGE_BYTES, IdSlice, slices_of
 from tests.spark.stream.fakes import QUEUE, A, B, C, Queue, World, numbered, ranges
-from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
+from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, available_now, rows_between
 
 
 def offset(**ids: int) -> Offset:
@@ -41,25 +39,22 @@ def spans(tasks: list[InputPartition]) -> list[tuple[int, int]]:
 
 
 def test_a_stream_begins_with_the_first_item_that_is_not_released() -> None:
-    world = World(A, B)
-    world[A].put(b"1", b"2")
+    world = World(A, B).put(A, b"1", b"2")
     world[A].first_id = 2
     assert ranges(world).initialOffset() == offset(a=2, b=1)
     assert [world[each].reader for each in (A, B)] == [b"s", b"s"], "from now on they keep what there is"
 
 
 def test_a_row_says_whose_item_it_is_and_when_it_was_put() -> None:
-    world = World(A)
-    world[A].put(b"x", gap=6)
-    checkpoint = Checkpoint()
-    Query(ranges(world), checkpoint).trigger()
+    world = World(A).put(A, b"x", gap=6)
+    query = Query(ranges(world))
+    query.trigger()
     row = {"server": A, "queue": "work", "item_id": 7, "add_time": time_of(1007), "expiry_time": None, "data": b"x"}
-    assert checkpoint.rows() == [row]
+    assert query.checkpoint.rows() == [row]
 
 
 def test_times_are_timestamps_in_utc_and_end_with_the_year_9999() -> None:
-    world = World(A)
-    world[A].put(b"1", b"2")
+    world = World(A).put(A, b"1", b"2")
     world[A].times_ms = {1: (1_700_000_000_123, 1_700_000_060_000), 2: (0, 1 << 62)}
     query = Query(ranges(world))
     query.trigger()
@@ -90,9 +85,7 @@ def test_a_batch_without_an_end_of_its_own_has_no_tasks() -> None:
 
 
 def test_what_one_server_does_not_use_of_the_rows_is_left_to_the_others() -> None:
-    world = World(A, B, C)
-    world[A].put(b"x")
-    world[B].put(*numbered(0, 100))
+    world = World(A, B, C).put(A, b"x").put(B, *numbered(0, 100))
     reader = ranges(world)
     start = reader.initialOffset()
     ends = [reader.latestOffset(start, ReadMaxRows(30))["queues"][f"{B}/work"] for _ in range(3)]
@@ -128,9 +121,9 @@ def test_a_slice_is_read_in_pages() -> None:
     world = World(A)
     items = [bytes([number]) * (PAGE_BYTES // 2) for number in range(5)]
     world[A].put(*items)
-    checkpoint = Checkpoint()
-    Query(ranges(world), checkpoint).trigger()
-    assert checkpoint.data() == items
+    query = Query(ranges(world))
+    query.trigger()
+    assert query.checkpoint.data() == items
     assert world[A].asked.count("read_range") == 3
 
 
@@ -138,8 +131,7 @@ def test_a_slice_is_read_in_pages() -> None:
 
 
 def test_what_is_done_is_released_with_the_next_look_and_once() -> None:
-    world = World(A)
-    world[A].put(b"1", b"2")
+    world = World(A).put(A, b"1", b"2")
     query = Query(ranges(world))
     assert query.trigger()
     assert world[A].first_id == 1, "Spark may ask for them again"
@@ -159,8 +151,7 @@ def test_a_stop_hangs_up_and_the_items_are_kept() -> None:
 
 
 def test_a_task_of_items_that_were_released_fails_with_the_servers_sentence() -> None:
-    world = World(A)
-    world[A].put(b"1")
+    world = World(A).put(A, b"1")
     world[A].reader = b"s"
     world[A].first_id = 2
     with pytest.raises(SourceFailed, match="a:2229: the ids from 1 on were released"):
@@ -177,8 +168,7 @@ def test_a_task_waits_for_a_server_that_is_away_and_then_fails() -> None:
 
 
 def test_a_checkpoint_that_is_older_than_what_was_released_is_refused() -> None:
-    world = World(A)
-    world[A].put(b"1", b"2")
+    world = World(A).put(A, b"1", b"2")
     world[A].reader = b"s"
     world[A].first_id = 3
     with pytest.raises(SourceFailed, match=r"a:2229: the ids from 1 on .* one stream with one checkpoint"):
@@ -232,11 +222,8 @@ def test_a_stream_does_not_begin_while_a_server_is_away() -> None:
 
 
 def test_available_now_waits_for_a_server_and_fails_rather_than_leave_it_out() -> None:
-    world = World(A, B)
-    world[B].put(b"x")
-    reader = ranges(world)
-    reader.prepareForTriggerAvailableNow()
-    query = Query(reader)
+    world = World(A, B).put(B, b"x")
+    query = available_now(ranges(world))
     query.reader.initialOffset()
     world[B].is_away = True
     with pytest.raises(SourceFailed, match="b:2229: away"):
@@ -245,20 +232,16 @@ def test_available_now_waits_for_a_server_and_fails_rather_than_leave_it_out() -
 
 
 def test_available_now_does_not_end_with_an_acknowledgement_left_out() -> None:
-    world = World(A)
-    world[A].put(b"x")
-    reader = ranges(world)
-    reader.prepareForTriggerAvailableNow()
-    checkpoint = Checkpoint()
-    query = Query(reader, checkpoint)
+    world = World(A).put(A, b"x")
+    query = available_now(ranges(world))
     query.trigger()
     world[A].is_away = True
     with pytest.raises(SourceFailed, match="a:2229: away"):
         query.trigger()
     world[A].is_away = False
-    Query(ranges(world), checkpoint).run_available_now()
+    Query(ranges(world), query.checkpoint).run_available_now()
     assert world[A].first_id == 2
-    assert checkpoint.data() == [b"x"]
+    assert query.checkpoint.data() == [b"x"]
 
 
 # Which servers.
@@ -316,8 +299,7 @@ def test_a_queue_without_ids_is_refused_with_the_way_out() -> None:
 
 
 def test_a_queue_that_was_deleted_is_not_taken_for_the_one_that_has_its_name_now() -> None:
-    world = World(A)
-    world[A].put(b"1", b"2")
+    world = World(A).put(A, b"1", b"2")
     checkpoint = Checkpoint()
     Query(ranges(world), checkpoint).run_available_now()
     world.queues[A] = Queue()
@@ -388,9 +370,7 @@ def test_items_that_may_be_for_others_are_not_skipped() -> None:
 def test_without_failing_on_data_loss_a_stream_continues_with_the_queue_of_that_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World(A, B)
-    world[A].put(b"1", b"2")
-    world[B].put(b"b")
+    world = World(A, B).put(A, b"1", b"2").put(B, b"b")
     checkpoint = Checkpoint()
     Query(ranges(world), checkpoint).run_available_now()
     world.queues[A] = Queue()
@@ -404,8 +384,7 @@ def test_without_failing_on_data_loss_a_stream_continues_with_the_queue_of_that_
 
 
 def test_without_failing_on_data_loss_a_stream_continues_after_released_items() -> None:
-    world = World(A)
-    world[A].put(*numbered(0, 6))
+    world = World(A).put(A, *numbered(0, 6))
     checkpoint = Checkpoint()
     Query(ranges(world, max_items=2), checkpoint).trigger()
     world[A].first_id = 5
@@ -416,8 +395,7 @@ def test_without_failing_on_data_loss_a_stream_continues_after_released_items() 
 
 
 def test_without_failing_on_data_loss_a_task_reads_what_is_left() -> None:
-    world = World(A)
-    world[A].put(*numbered(0, 4))
+    world = World(A).put(A, *numbered(0, 4))
     world[A].reader = b"s"
     world[A].first_id = 3
     lenient = ranges(world, fails_on_data_loss=False)
@@ -427,8 +405,7 @@ def test_without_failing_on_data_loss_a_task_reads_what_is_left() -> None:
 
 
 def test_a_queue_of_another_reader_fails_whatever_may_be_lost() -> None:
-    world = World(A)
-    world[A].put(b"x")
+    world = World(A).put(A, b"x")
     world[A].reader = b"another"
     with pytest.raises(SourceFailed, match="read by another reader"):
         ranges(world, fails_on_data_loss=False).latestOffset(offset(a=1), ReadMaxRows(5))
@@ -438,9 +415,7 @@ def test_a_queue_of_another_reader_fails_whatever_may_be_lost() -> None:
 
 
 def test_a_checkpoint_of_release_1_0_continues() -> None:
-    world = World(A, B)
-    world[A].put(*numbered(0, 4))
-    world[B].put(*numbered(4, 4))
+    world = World(A, B).put(A, *numbered(0, 4)).put(B, *numbered(4, 4))
     old = {"delivery": "exactly_once", "queue": "work", "reader": "s", "servers": {A: 3}}
     planned = {**old, "servers": {A: 4, B: 2}, "new": {B: 1}}
     reader = ranges(world)
@@ -454,57 +429,8 @@ def test_a_checkpoint_of_release_1_0_continues() -> None:
 
 
 def test_a_batch_has_about_so_many_bytes() -> None:
-    world = World(A, B)
-    world[A].put(*[b"x" * 100] * 50)
-    world[B].put(*[b"y" * 10] * 50)
+    world = World(A, B).put(A, *[b"x" * 100] * 50).put(B, *[b"y" * 10] * 50)
     query = Query(ranges(world, max_bytes=2000))
     query.trigger()
     data = query.checkpoint.data()
     assert (data.count(b"x" * 100), data.count(b"y" * 10)) == (15, 50)
-
-
-# Whatever happens.
-
-_STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("put"), st.sampled_from([A, B]), st.integers(1, 5)),
-        st.tuples(st.just("gap"), st.sampled_from([A, B]), st.sampled_from([3, GAP_IDS])),
-        st.tuples(st.just("away"), st.sampled_from([A, B]), st.just(0)),
-        st.tuples(st.just("back"), st.sampled_from([A, B]), st.just(0)),
-        st.tuples(st.just("trigger"), st.sampled_from(["", "", "planned", "read", "written"]), st.just(0)),
-        st.tuples(st.just("restart"), st.sampled_from(["both", A]), st.just(0)),
-    ),
-    max_size=30,
-)
-
-
-@given(_STEPS)
-@settings(deadline=None, max_examples=100)
-def test_whatever_fails_every_item_comes_once(steps: list[tuple[str, str, int]]) -> None:
-    world = World(A, B)
-    checkpoint = Checkpoint()
-    put: list[bytes] = []
-    query: Query | None = None
-    for step, word, number in steps:
-        if step == "put":
-            items = numbered(len(put), number)
-            world[word].put(*items)
-            put += items
-        elif step == "gap":
-            world[word].next_id += number
-        elif step in ("away", "back"):
-            world[word].is_away = step == "away"
-        elif step == "restart":
-            query = Query(ranges(world, *(() if word == "both" else (A,)), max_items=3), checkpoint)
-        else:
-            query = query or Query(ranges(world, max_items=3), checkpoint)
-            world.sleep(20)
-            try:
-                query.trigger(word)
-            except (Crash, SourceFailed):
-                query = None
-    for queue in world.queues.values():
-        queue.is_away = False
-    Query(ranges(world, max_items=3), checkpoint).run_available_now()
-    assert sorted(checkpoint.data()) == sorted(put)
-    assert all(queue.first_id == queue.next_id for queue in world.queues.values() if queue.by_ids)

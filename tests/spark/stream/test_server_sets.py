@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from kestrel.client.blocking import BlockingClient
@@ -20,7 +18,7 @@ from kestrel.spark.stream.ranges import RangesReader
 from tests.server.running import Processes
 from tests.spark.stream import fakes
 from tests.spark.stream.fakes import A, B, C, World
-from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
+from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, available_now, rows_between
 
 ranges = partial(fakes.ranges, in_set=True)
 opens = partial(fakes.opens, in_set=True)
@@ -30,8 +28,7 @@ opens = partial(fakes.opens, in_set=True)
 
 
 def test_who_has_left_is_told_once_what_is_done_and_not_more() -> None:
-    world = World(A, B)
-    world[B].put(b"1", b"2")
+    world = World(A, B).put(B, b"1", b"2")
     query = Query(ranges(world, A, B))
     query.trigger()
     world[B].put(b"not read")
@@ -44,8 +41,7 @@ def test_who_has_left_is_told_once_what_is_done_and_not_more() -> None:
 
 
 def test_who_has_left_and_does_not_answer_is_asked_once_and_told_when_it_is_back() -> None:
-    world = World(A, B)
-    world[B].put(b"1")
+    world = World(A, B).put(B, b"1")
     query = Query(ranges(world, A, B))
     query.trigger()
     world.set.reads(A)
@@ -63,8 +59,7 @@ def test_who_has_left_and_does_not_answer_is_asked_once_and_told_when_it_is_back
 
 
 def test_who_has_left_and_lost_its_queue_does_not_end_the_stream_before_it_is_back() -> None:
-    world = World(A, B)
-    world[B].put(b"1")
+    world = World(A, B).put(B, b"1")
     query = Query(ranges(world, A, B))
     query.trigger()
     world[B].reader = None
@@ -115,10 +110,8 @@ def test_available_now_is_about_those_who_are_there_at_its_beginning() -> None:
     world = World(A, B, C)
     for address in (A, B, C):
         world[address].put(*[address.encode()] * 150)
-    reader = ranges(world, A, B)
-    reader.prepareForTriggerAvailableNow()
+    query = available_now(ranges(world, A, B))
     world.set.reads(A, C)
-    query = Query(reader)
     query.drain()
     assert sorted(query.checkpoint.data()) == [A.encode()] * 150 + [B.encode()] * 150
 
@@ -165,8 +158,7 @@ def test_items_are_taken_of_those_who_are_there_now() -> None:
 
 
 def test_what_is_held_on_one_that_has_left_is_confirmed_there() -> None:
-    world = World(A, B)
-    world[B].put(b"1")
+    world = World(A, B).put(B, b"1")
     query = Query(opens(world, A, B))
     query.trigger()
     world.set.reads(A)
@@ -175,8 +167,7 @@ def test_what_is_held_on_one_that_has_left_is_confirmed_there() -> None:
 
 
 def test_what_is_held_on_one_that_has_left_is_given_back_at_a_stop() -> None:
-    world = World(A, B)
-    world[B].put(b"1")
+    world = World(A, B).put(B, b"1")
     reader = opens(world, A, B)
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
     world.set.reads(A)
@@ -188,58 +179,10 @@ def test_available_now_takes_of_those_who_were_there_at_its_beginning() -> None:
     world = World(A, B)
     for address in (A, B):
         world[address].put(address.encode())
-    reader = opens(world, A)
-    reader.prepareForTriggerAvailableNow()
+    query = available_now(opens(world, A))
     world.set.reads(A, B)
-    query = Query(reader)
     assert query.trigger() and not query.trigger()
     assert query.checkpoint.data() == [A.encode()]
-
-
-# Whoever comes and goes.
-
-_STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("put"), st.sampled_from([A, B, C])),
-        st.tuples(st.just("join"), st.sampled_from([A, B, C])),
-        st.tuples(st.just("leave"), st.sampled_from([A, B, C])),
-        st.tuples(st.just("away"), st.sampled_from([A, B, C])),
-        st.tuples(st.just("back"), st.sampled_from([A, B, C])),
-        st.tuples(st.just("trigger"), st.sampled_from(["", "", "planned", "read", "written"])),
-    ),
-    max_size=40,
-)
-
-
-@given(_STEPS)
-@settings(deadline=None, max_examples=100)
-def test_whoever_comes_and_goes_every_item_comes_once(steps: list[tuple[str, str]]) -> None:
-    world = World(A, B, C)
-    checkpoint = Checkpoint()
-    members = [A]
-    put: list[bytes] = []
-    query: Query | None = None
-    for step, word in steps:
-        if step == "put":
-            put.append(b"%d" % len(put))
-            world[word].put(put[-1])
-        elif step in ("away", "back"):
-            world[word].is_away = step == "away"
-        elif step in ("join", "leave"):
-            members = [*(each for each in members if each != word), *([word] if step == "join" else [])] or members
-            world.set.reads(*members)
-        else:
-            query = query or Query(ranges(world, *members), checkpoint)
-            world.sleep(20)
-            try:
-                query.trigger(word)
-            except (Crash, SourceFailed):
-                query = None
-    for queue in world.queues.values():
-        queue.is_away = False
-    Query(ranges(world, A, B, C), checkpoint).run_available_now()
-    assert sorted(checkpoint.data()) == sorted(put)
-    assert all(queue.first_id == queue.next_id for queue in world.queues.values() if queue.by_ids)
 
 
 def test_a_batch_that_is_asked_for_again_is_the_same_whoever_is_there() -> None:

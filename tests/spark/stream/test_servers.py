@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from kestrel.cluster.uri import KazooMissing, parse_server_set
-from kestrel.spark.options import SourceFailed, check_option_names
+from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream import server_directory
-from kestrel.spark.stream.options import NAMES, StreamServers, has_server_options, parse_servers
+from kestrel.spark.stream.options import StreamServers, has_server_options, parse_servers
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
 from tests.spark.stream.fakes import A, B, C, World
 
 MQ1 = {"servers": "mq1"}
+SET = "zk://me:secret@zk1/services/kestrel"
 
 
 def test_servers_are_named_by_commas_and_have_the_port_of_thrift_unless_they_say_another() -> None:
@@ -28,19 +29,36 @@ def test_a_server_that_is_named_twice_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("given", "sentence"),
     [
-        ("", r'no server is given: option\("servers", "mq1,mq2:2229"\)'),
-        (" , ", "no server is given"),
-        ("mq1,mq 2", "servers: 'mq 2' is no address; write host, host:port"),
-        ("tcp://mq1", "servers: 'tcp://mq1' is no address"),
-        ("mq1:0", "servers: 0 is no port"),
-        ("mq1:70000", "servers: 70000 is no port"),
+        ({"servers": ""}, r'no server is given: option\("servers", "mq1,mq2:2229"\)'),
+        ({"servers": " , "}, "no server is given"),
+        ({"servers": "mq1,mq 2"}, "servers: 'mq 2' is no address; write host, host:port"),
+        ({"servers": "tcp://mq1"}, "servers: 'tcp://mq1' is no address"),
+        ({"servers": "mq1:0"}, "servers: 0 is no port"),
+        ({"servers": "mq1:70000"}, "servers: 70000 is no port"),
+        ({"servers": f"{SET},mq1"}, "servers: a server set cannot be combined with servers: name only zk://zk1"),
+        ({"servers": f"mq1,{SET}"}, "servers: a server set cannot be combined with servers"),
+        ({"servers": f"mq1, zks{SET[2:]}"}, "servers: a server set cannot be combined with servers"),
+        ({"servers": f"ZK{SET[2:]}"}, "servers: a server's address has no @; a server set begins with zk://"),
+        ({"servers": "zk://me:secret@zk1"}, "servers: 'zk://zk1' has no path of the server sets; write zk://zk1/path"),
+        ({"servers": "zk://zk1:0/services"}, "servers: 0 is no port"),
+        ({"timeout": "soon"}, "timeout: .* is not a duration; write for example"),
+        ({"patience": "-1"}, "patience: .* is not a duration"),
+        ({"patience": ""}, "patience: .* is not a duration"),
+        ({"patience": "9" * 5000}, "patience: .* is not a duration"),
+        ({"patience": "2d"}, "patience is at most 1d, not 2d"),
+        ({"timeout": "999999999"}, "timeout is at most 1d, not 999999999"),
+        ({"timeout": "0"}, "timeout must be more than 0"),
+        ({"tls": "yes"}, "tls must be true or false, not 'yes'"),
+        ({"keyFile": "/etc/kestrel/key.pem"}, "keyFile requires certFile"),
+        ({"tls": "false", "caFile": "/etc/kestrel/ca.pem"}, "caFile requires tls$"),
     ],
 )
-def test_what_is_no_address_is_told(text: str, sentence: str) -> None:
-    with pytest.raises(SourceFailed, match=f"^{sentence}"):
-        parse_servers({**MQ1, "servers": text})
+def test_a_mistake_is_told_without_the_password_of_a_server_set(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SourceFailed, match=f"^{sentence}") as caught:
+        parse_servers({**MQ1, **given})
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -52,23 +70,6 @@ def test_a_server_set_stands_in_place_of_servers(text: str) -> None:
     assert servers.server_set == parse_server_set("zk://me:secret@zk1,zk2/services/kestrel")
     assert pickle.loads(pickle.dumps(servers)) == servers
     assert "secret" not in repr(servers)
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("zk://me:secret@zk1/services/kestrel,mq1", "a server set cannot be combined with servers: name only zk://zk1"),
-        ("mq1,zk://me:secret@zk1/services/kestrel", "a server set cannot be combined with servers"),
-        ("mq1, zks://me:secret@zk1/services/kestrel", "a server set cannot be combined with servers"),
-        ("ZK://me:secret@zk1/services/kestrel", "a server's address has no @; a server set begins with zk://"),
-        ("zk://me:secret@zk1", "'zk://zk1' has no path of the server sets; write zk://zk1/path"),
-        ("zk://zk1:0/services", "0 is no port"),
-    ],
-)
-def test_what_is_no_server_set_is_told_without_its_password(text: str, sentence: str) -> None:
-    with pytest.raises(SourceFailed, match=f"^servers: {sentence}") as caught:
-        parse_servers({**MQ1, "servers": text})
-    assert "secret" not in str(caught.value)
 
 
 def test_a_server_set_without_the_library_that_speaks_to_zookeeper_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,49 +161,12 @@ def test_options_are_about_servers_if_they_name_servers_in_whatever_case() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("patiense", "there is no option patiense; did you mean patience?"),
-        ("cafiles", "there is no option cafiles; did you mean caFile?"),
-        ("x", f"there is no option x: the options are {', '.join(NAMES)}"),
-    ],
-)
-def test_a_slip_in_an_options_name_is_told_with_the_one_that_it_may_be(name: str, sentence: str) -> None:
-    with pytest.raises(SourceFailed) as caught:
-        check_option_names({**MQ1, name: "1"}, NAMES)
-    assert str(caught.value) == sentence
-
-
-def test_names_of_options_come_in_any_case() -> None:
-    given = {"SERVERS": "mq1", "PATIENCE": "0"}
-    assert parse_servers(check_option_names(given, NAMES)) == StreamServers(("mq1:2229",), patience_s=0)
-
-
-@pytest.mark.parametrize(
     ("text", "seconds"),
     [("30", 30), ("1.5", 1.5), ("500ms", 0.5), ("2m", 120), ("1m30s", 90), ("2 minutes", 120), (" 3 ", 3)],
 )
 def test_times_are_numbers_of_seconds_or_say_their_unit(text: str, seconds: float) -> None:
     servers = parse_servers({**MQ1, "timeout": text, "patience": text})
     assert (servers.timeout_s, servers.patience_s) == (seconds, seconds)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "sentence"),
-    [
-        ("timeout", "soon", "timeout: .* is not a duration; write for example"),
-        ("patience", "-1", "patience: .* is not a duration"),
-        ("patience", "", "patience: .* is not a duration"),
-        ("patience", "9" * 5000, "patience: .* is not a duration"),
-        ("patience", "2d", "patience is at most 1d, not 2d"),
-        ("timeout", "999999999", "timeout is at most 1d, not 999999999"),
-        ("timeout", "0", "timeout must be more than 0"),
-        ("tls", "yes", "tls must be true or false, not 'yes'"),
-    ],
-)
-def test_what_is_no_time_and_no_truth_is_told(name: str, text: str, sentence: str) -> None:
-    with pytest.raises(SourceFailed, match=f"^{sentence}"):
-        parse_servers({**MQ1, name: text})
 
 
 def test_tls_is_off_unless_an_option_says_something_of_it() -> None:
@@ -222,16 +186,6 @@ def test_files_of_tls_are_looked_at_when_the_options_are_read(tmp_path: Path) ->
             parse_servers({**given, name: f"{tmp_path}/nothing.pem"})
     with pytest.raises(SourceFailed, match=f"^TLS: {key}: no certificates that can be read"):
         parse_servers({**given, "caFile": key})
-
-
-def test_a_key_without_its_certificate_is_told() -> None:
-    with pytest.raises(SourceFailed, match=r"^keyFile requires certFile"):
-        parse_servers({**MQ1, "keyFile": "/etc/kestrel/key.pem"})
-
-
-def test_files_of_tls_without_tls_are_told() -> None:
-    with pytest.raises(SourceFailed, match=r"^caFile requires tls$"):
-        parse_servers({**MQ1, "tls": "false", "caFile": "/etc/kestrel/ca.pem"})
 
 
 def test_they_travel_to_a_worker_which_needs_the_files_of_tls_too(tmp_path: Path) -> None:

@@ -46,9 +46,7 @@ def test_add_times_are_grouped_by_window(spark: SparkSession, tmp_path: Path) ->
     assert counts == [(datetime.fromtimestamp(0), 2), (datetime.fromtimestamp(60), 3)]
 
 
-def test_a_watermark_closes_the_windows_of_an_archive(spark: SparkSession, tmp_path: Path) -> None:
-    archive = tmp_path / "archive"
-    archive.mkdir()
+def test_a_watermark_closes_the_windows_of_an_archive(spark: SparkSession, tmp_path: Path, archive: Path) -> None:
     places = {"index": str(tmp_path / "index")}
 
     def run_once(number: int, *adds_ms: int) -> None:
