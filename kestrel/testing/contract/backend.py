@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -38,6 +38,21 @@ HOUR_S: Final = 3600.0
 
 LONG_S: Final = 60.0
 """Longer than any storage waits before it makes a batch durable."""
+
+
+def started_storage(folder: str, **options: Any) -> Any:
+    """Return a fixture, a method of a `Backend`. It provides a storage that was started over an empty folder.
+
+    The options are settings of all queues.
+    """
+
+    @pytest.fixture
+    def fixture(self: Backend, tmp_path: Path) -> Iterator[StorageUnderTest]:
+        subject = StorageUnderTest(self, tmp_path / folder, **options)
+        yield subject
+        subject.end()
+
+    return fixture
 
 
 class Backend(ABC):
@@ -109,12 +124,7 @@ class Backend(ABC):
                 "event", ["nothing", "restart", "kill"] if "durable" in self.capabilities else ["nothing"]
             )
 
-    @pytest.fixture
-    def subject(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
-        """Provide a storage that was started over an empty folder."""
-        subject = StorageUnderTest(self, tmp_path / "queues")
-        yield subject
-        subject.end()
+    subject = started_storage("queues")
 
 
 class StorageUnderTest:
@@ -259,6 +269,22 @@ class StorageUnderTest:
         for data in items:
             self.storage.put((queue,), data, ADD_MS, 0)
 
+    def store(self, queue: IQueueStorage, *items: bytes) -> None:
+        """Put items that never expire, and commit the queue."""
+        self.put(queue, *items)
+        self.commit(queue)
+
+    def stored_queue(self, *items: bytes, name: bytes = b"work", **options: Any) -> IQueueStorage:
+        """Return the queue of that name after these items were put to it and committed."""
+        queue = self.queue(name, **options)
+        self.store(queue, *items)
+        return queue
+
+    def store_in_all(self, queues: Sequence[IQueueStorage], data: bytes) -> None:
+        """Put an item that never expires to each of these queues, and commit them."""
+        self.storage.put(queues, data, ADD_MS, 0)
+        self.commit(*queues)
+
     def commit(self, *queues: IQueueStorage) -> None:
         """Commit these queues and wait. Raise a failure."""
         self.finish(self.begin_commit(*queues))
@@ -266,6 +292,13 @@ class StorageUnderTest:
     def begin_commit(self, *queues: IQueueStorage) -> list[DeferredOutcome]:
         """Commit these queues, and return the pending outcomes without waiting."""
         return [DeferredOutcome(deferred) for _, deferred in self.storage.commit(queues)]
+
+    def failed_queues(self, queues: Sequence[IQueueStorage]) -> list[IQueueStorage]:
+        """Commit these queues, run the threads, check that no commit is pending, and return the queues that failed."""
+        outcomes = [(group, DeferredOutcome(deferred)) for group, deferred in self.storage.commit(queues)]
+        self.run_threads()
+        assert all(outcome.is_there for _, outcome in outcomes)
+        return [queue for group, outcome in outcomes if outcome.has_failed for queue in group]
 
     def finish(self, outcomes: Iterable[DeferredOutcome]) -> None:
         """Wait for these outcomes. Raise a failure."""

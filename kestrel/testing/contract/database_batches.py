@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from twisted.internet.defer import Deferred
 
 from kestrel.errors import StorageRefused
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue
 from kestrel.testing.contract.backend import DeferredOutcome
 from kestrel.testing.contract.database_backend import ALL, DatabaseBackend, OwnedDatabase, item, items
+from kestrel.testing.contract.history import run_histories
 from kestrel.testing.contract.requirements import requires
 from kestrel.testing.databases import MemoryTables
 
@@ -193,16 +193,10 @@ class DatabaseHistoryTests(DatabaseBackend):
     """Random histories of one database."""
 
     def test_random_batches_match_the_model(self, tmp_path: Path) -> None:
-        folders = (tmp_path / f"history-{number}" for number in itertools.count())
-        run_state_machine_as_test(
-            lambda: DatabaseMachine(OwnedDatabase(self, next(folders))),  # type: ignore[arg-type]  # a function is allowed
-            settings=settings(
-                max_examples=self.max_examples,
-                stateful_step_count=25,
-                deadline=None,
-                suppress_health_check=[HealthCheck.too_slow],
-            ),
-        )
+        def machine(folder: Path) -> DatabaseMachine:
+            return DatabaseMachine(OwnedDatabase(self, folder))
+
+        run_histories(tmp_path, machine, self.max_examples, steps=25)
 
 
 class DatabaseMachine(RuleBasedStateMachine):

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from kestrel.errors import DatabaseAway, QueueFailed, StorageError, StorageInUse, StorageRefused
-from kestrel.testing.contract.backend import LONG_S, Backend, DeferredOutcome, StorageUnderTest, new_folder
+from kestrel.testing.contract.backend import LONG_S, Backend, StorageUnderTest, new_folder
 from kestrel.testing.contract.disk_faults import (
     STEPS_WITH_A_DELETION,
     begin,
@@ -40,15 +40,11 @@ class DatabaseCommitFailureTests(Backend):
 
     def test_failure_of_one_queue_spares_the_others(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(name) for name in NAMES]
-        subject.storage.put(queues, b"safe", ADD_MS, 0)
-        subject.commit(*queues)
+        subject.store_in_all(queues, b"safe")
         subject.storage.put(queues, b"new", ADD_MS, 0)
         subject.faulty_database.fail_changes_of(b"a+y")
-        outcomes = [(group, DeferredOutcome(deferred)) for group, deferred in subject.storage.commit(queues)]
-        subject.run_threads()
+        assert subject.failed_queues(queues) == [queues[2]]
         subject.faulty_database.mend()
-        assert all(outcome.is_there for _, outcome in outcomes)
-        assert [group for group, outcome in outcomes if outcome.has_failed] == [[queues[2]]]
         assert [queue.failure is None for queue in queues] == [True, True, False, True]
         expected = [[b"safe"] if name == b"a+y" else [b"safe", b"new"] for name in NAMES]
         assert [subject.data_in(subject.reopened(name)) for name in NAMES] == expected
@@ -97,15 +93,12 @@ class DatabaseCommitFailureTests(Backend):
 
     def test_put_without_room_fails_only_its_queue(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(name) for name in NAMES]
-        subject.storage.put(queues, b"safe", ADD_MS, 0)
-        subject.commit(*queues)
+        subject.store_in_all(queues, b"safe")
         for queue in queues[1:]:
             subject.get(queue)
         subject.put(queues[0], b"lost")
         subject.faulty_database.refuse_puts()
-        outcomes = [(group, DeferredOutcome(deferred)) for group, deferred in subject.storage.commit(queues)]
-        subject.run_threads()
-        assert [group for group, outcome in outcomes if outcome.has_failed] == [[queues[0]]]
+        assert subject.failed_queues(queues) == [queues[0]]
         assert [queue.failure is None for queue in queues] == [False, True, True, True]
         assert [subject.data_in(subject.reopened(name)) for name in NAMES] == [[b"safe"], [], [], []]
 
@@ -121,8 +114,7 @@ class DatabaseCommitFailureTests(Backend):
         subject.faulty_database.mend()
         subject.clock.advance(LONG_S)
         assert subject.storage.refusal is None
-        subject.put(queue, b"d")
-        subject.commit(queue)
+        subject.store(queue, b"d")
         check_remaining_items(subject, [b"a", b"b", b"c", b"d"])
 
     # Another owner.
@@ -130,8 +122,7 @@ class DatabaseCommitFailureTests(Backend):
     def test_lost_ownership_fails_all_queues(self, subject: StorageUnderTest) -> None:
         queue, xid = begin(subject)
         other = subject.queue(b"other")
-        subject.put(other, b"safe")
-        subject.commit(other)
+        subject.store(other, b"safe")
         database = subject.faulty_database
         database.lose_ownership()
         subject.put(queue, b"lost")
@@ -191,8 +182,7 @@ class DatabaseCommitFailureTests(Backend):
         with pytest.raises(StorageError):
             subject.wait(third.start(lambda name: subject.settings))
         subject.wait(third.close())
-        subject.put(queue, b"d")
-        subject.commit(queue)
+        subject.store(queue, b"d")
         check_remaining_items(subject, [b"a", b"b", b"c", b"d"])
 
 

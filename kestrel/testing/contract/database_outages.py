@@ -15,9 +15,6 @@ from kestrel.testing.contract.disk_faults import begin, check_remaining_items
 from kestrel.testing.contract.requirements import requires
 from kestrel.testing.contract.window import WindowedBackend
 
-WHEN: Final = pytest.mark.parametrize("is_done", [False, True], ids=["before it applies", "before it says so"])
-"""The moment when the connection is lost."""
-
 CLOSE_S: Final = 10.0
 """The maximum time in seconds that a stop waits for an unreachable database."""
 
@@ -58,7 +55,12 @@ def is_waiting_in_vain(outcomes: list[DeferredOutcome]) -> bool:
 class DatabaseOutageTests(WindowedBackend):
     """A connection that is lost during a batch, so that it is unknown whether the batch was applied."""
 
-    @WHEN
+    @pytest.fixture(params=[False, True], ids=["before it applies", "before it says so"])
+    def is_done(self, request: pytest.FixtureRequest) -> bool:
+        """Provide the moment when the connection is lost: False before the batch is applied, True after it."""
+        is_done: bool = request.param
+        return is_done
+
     def test_commits_wait_for_the_database_and_apply_once(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"d")
@@ -68,7 +70,6 @@ class DatabaseOutageTests(WindowedBackend):
             assert queue.failure is None
         check_remaining_items(subject, [b"b", b"c", b"d"])
 
-    @WHEN
     def test_repeated_outages_lose_nothing(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         queue.put_back([xid], True)
@@ -83,7 +84,6 @@ class DatabaseOutageTests(WindowedBackend):
                 pass_time(subject, 6.0)
         check_remaining_items(subject, expected)
 
-    @WHEN
     def test_puts_are_refused_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         queue.put_back([xid], False)
@@ -99,7 +99,6 @@ class DatabaseOutageTests(WindowedBackend):
         subject.commit(queue, other)
         check_remaining_items(subject, [b"a", b"b", b"c", b"d", b"e"])
 
-    @WHEN
     def test_items_in_memory_are_served_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"d", b"e")
@@ -114,7 +113,6 @@ class DatabaseOutageTests(WindowedBackend):
         expected = {b"d": 1 if "errors_kept" in self.capabilities else 0, b"e": 0}
         assert {item.data: item.errors for item in later.look_through(later.queue())} == expected
 
-    @WHEN
     def test_outage_delays_commits_of_all_queues(self, subject: StorageUnderTest, is_done: bool) -> None:
         names = [b"a", b"a+x", b"other"]
         queues = [subject.queue_with(name, name=name) for name in names]
@@ -128,19 +126,16 @@ class DatabaseOutageTests(WindowedBackend):
         again = subject.killed()
         assert [again.take_all_data(again.queue(name)) for name in names] == [[name] for name in names]
 
-    @WHEN
     def test_queue_can_be_cleared_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"d")
         with outage(subject, queue, is_done=is_done):
             queue.clear()
             pass_time(subject, 3.0)
-        subject.put(queue, b"e")
-        subject.commit(queue)
+        subject.store(queue, b"e")
         assert queue.is_open(xid)
         assert subject.killed().data_in() == [b"a", b"e"]
 
-    @WHEN
     def test_queue_can_be_deleted_during_an_outage(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"d")
@@ -187,7 +182,6 @@ class DatabaseOutageTests(WindowedBackend):
         subject.faulty_database.mend()
         check_remaining_items(subject, [b"a", b"b", b"c"])
 
-    @WHEN
     def test_kill_during_an_outage_leaves_whole_batches(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"d")
@@ -216,7 +210,6 @@ class DatabaseOutageTests(WindowedBackend):
 
     # Stops.
 
-    @WHEN
     def test_close_waits_for_the_database(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"d")
@@ -234,7 +227,6 @@ class DatabaseOutageTests(WindowedBackend):
         assert subject.faulty_database.is_closed
         assert subject.killed().data_in() == [b"a", b"c", b"d"]
 
-    @WHEN
     def test_close_gives_up_and_fails_pending_commits(self, subject: StorageUnderTest, is_done: bool) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"d")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -13,7 +13,7 @@ import pytest
 
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.storage.interfaces import IQueueStorage
-from kestrel.testing.contract.backend import LONG_S, Backend, DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.backend import LONG_S, Backend, StorageUnderTest, started_storage
 from kestrel.testing.contract.model_check import ModelCheckedStorage
 from kestrel.testing.contract.queue_operations import assert_dead
 from kestrel.testing.contract.requirements import requires
@@ -90,12 +90,8 @@ def lose_item(subject: StorageUnderTest, queue: IQueueStorage, commit_fault: str
 class SyncedBackend(Backend):
     """The base class of tests with syncJournal = 0."""
 
-    @pytest.fixture
-    def synced(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
-        """Provide a storage that syncs before it acknowledges."""
-        subject = StorageUnderTest(self, tmp_path / "synced", sync_journal_ms=0)
-        yield subject
-        subject.end()
+    synced = started_storage("synced", sync_journal_ms=0)
+    """A storage that syncs before it acknowledges."""
 
 
 @requires("durable", "commit_faults")
@@ -137,16 +133,14 @@ class CommitFailureTests(SyncedBackend):
         for turn in range(3):
             lose_item(synced, queue, commit_fault)
             queue = synced.reopened()
-            synced.put(queue, b"%d" % turn)
-            synced.commit(queue)
+            synced.store(queue, b"%d" % turn)
         check_remaining_items(synced, [b"a", b"b", b"c", b"0", b"1", b"2"])
 
     def test_queue_whose_first_commit_failed_is_new(self, synced: StorageUnderTest, commit_fault: str) -> None:
         lose_item(synced, synced.queue(), commit_fault)
         queue = synced.reopened()
         assert (queue.items, queue.open_reads) == (0, 0)
-        synced.put(queue, b"new")
-        synced.commit(queue)
+        synced.store(queue, b"new")
         check_remaining_items(synced, [b"new"])
 
     def test_deletion_of_a_failed_object_deletes_the_reopened_queue(
@@ -172,16 +166,12 @@ class DiskCommitFailureTests(SyncedBackend):
     def test_failed_commit_of_many_queues_is_lost_where_reported(self, synced: StorageUnderTest) -> None:
         names = [b"a", b"a+x", b"a+y", b"other"]
         queues = [synced.queue(name) for name in names]
-        synced.storage.put(queues, b"safe", 1, 0)
-        synced.commit(*queues)
+        synced.store_in_all(queues, b"safe")
         synced.storage.put(queues, b"new", 2, 0)
         synced.faulty_disk.fail("sync", errno.EIO, times=1)
-        pairs = synced.storage.commit(queues)
-        outcomes = [(group, DeferredOutcome(deferred)) for group, deferred in pairs]
-        synced.run_threads()
-        failed = {id(queue) for group, outcome in outcomes if outcome.has_failed for queue in group}
+        failed = synced.failed_queues(queues)
         assert failed
-        expected = [[b"safe"] if id(queue) in failed else [b"safe", b"new"] for queue in queues]
+        expected = [[b"safe"] if queue in failed else [b"safe", b"new"] for queue in queues]
         assert [synced.data_in(synced.reopened(name)) for name in names] == expected
         again = synced.restarted()
         assert [again.data_in(again.queue(name)) for name in names] == expected
@@ -189,18 +179,14 @@ class DiskCommitFailureTests(SyncedBackend):
     @pytest.mark.parametrize("operation", ["sync", "write"])
     def test_commit_of_a_queue_that_failed_before_it_fails(self, synced: StorageUnderTest, operation: str) -> None:
         parent, child = queues = [synced.queue(b"a"), synced.queue(b"a+x")]
-        synced.storage.put(queues, b"safe", 1, 0)
-        synced.commit(*queues)
+        synced.store_in_all(queues, b"safe")
         synced.put(child, b"new")
         synced.put(parent, b"lost")
         synced.faulty_disk.fail(operation, errno.EIO, times=1)
         with pytest.raises(StorageError):
             synced.commit(parent)
         has_died = child.failure is not None
-        outcomes = [(group, DeferredOutcome(deferred)) for group, deferred in synced.storage.commit([child])]
-        synced.run_threads()
-        failed = [queue for group, outcome in outcomes if outcome.has_failed for queue in group]
-        assert [queue is child for queue in failed] == [True] * has_died
+        assert synced.failed_queues([child]) == [child] * has_died
         expected = [[b"safe"], [b"safe"] if has_died else [b"safe", b"new"]]
         assert [synced.data_in(synced.reopened(name)) for name in (b"a", b"a+x")] == expected
         again = synced.killed()
@@ -216,8 +202,7 @@ class DiskCommitFailureTests(SyncedBackend):
             synced.faulty_disk.mend()
             assert (queue.failure, queue.items, queue.open_reads) == (None, 2, 1)
             queue.confirm([xid])
-            synced.put(queue, b"d")
-            synced.commit(queue)
+            synced.store(queue, b"d")
             check_remaining_items(synced, [b"b", b"c", b"d"])
         else:
             synced.faulty_disk.mend()

@@ -123,8 +123,7 @@ class RestartTests(Backend):
         assert subject.killed().take_all_data() == [b"c", b"d"]
 
     def test_kill_loses_only_the_end_of_uncommitted_changes(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue_with(b"a", b"b")
-        subject.commit(queue)
+        queue = subject.stored_queue(b"a", b"b")
         history = [[b"a", b"b"]]
         for data in (b"c", b"d", b"e"):
             subject.put(queue, data)
@@ -183,8 +182,7 @@ class UpkeepTests(Backend):
     def test_space_of_deleted_queues_is_freed(self, kept_small: StorageUnderTest) -> None:
         old = kept_small.queue()
         for _ in range(PUT_BYTES // 1000):
-            kept_small.put(old, *[b"." * 100] * 10)
-            kept_small.commit(old)
+            kept_small.store(old, *[b"." * 100] * 10)
         kept_small.storage.delete(old)
         new = kept_small.queue()
         kept_small.commit(old, new)
@@ -200,8 +198,7 @@ class UpkeepTests(Backend):
         )
 
     def test_maintenance_does_not_grow_an_idle_queue(self, kept_small: StorageUnderTest) -> None:
-        queue = kept_small.queue_with(*[b"%03d" % number for number in range(50)])
-        kept_small.commit(queue)
+        queue = kept_small.stored_queue(*[b"%03d" % number for number in range(50)])
         self.compact(kept_small, queue)
         size = queue.disk_bytes
         for _ in range(3):
@@ -273,8 +270,7 @@ class CommitTests(Backend):
         first, second = subject.queue(b"a+x", sync_journal_ms=0), subject.queue(b"a+y", sync_journal_ms=0)
         subject.put(first, b"1")
         pending = subject.begin_commit(first)
-        subject.put(second, b"2")
-        subject.commit(second)
+        subject.store(second, b"2")
         subject.finish(pending)
         assert (subject.take_all_data(first), subject.take_all_data(second)) == ([b"1"], [b"2"])
 
@@ -303,8 +299,7 @@ class CommitTests(Backend):
         expected = []
         for number in range(3):
             expected.append(b"%d" % number)
-            subject.put(queue, expected[-1])
-            subject.commit(queue)
+            subject.store(queue, expected[-1])
             subject.clock.advance(0.5)
             subject.run_threads()
             assert subject.without_power().data_in() == expected

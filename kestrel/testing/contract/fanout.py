@@ -17,8 +17,7 @@ FEW_BYTES: Final = 64
 def begin(subject: StorageUnderTest) -> list[IQueueStorage]:
     """Return the parent and its children. One item has already passed through each of them."""
     queues = [subject.queue(name) for name in (b"fan", *CHILDREN)]
-    subject.storage.put(queues, b"", ADD_MS, 0)
-    subject.commit(*queues)
+    subject.store_in_all(queues, b"")
     for queue in queues:
         subject.get(queue)
     subject.commit(*queues)
@@ -32,8 +31,7 @@ class SharedFanoutTests(Backend):
     def test_fanout_item_is_stored_once(self, subject: StorageUnderTest) -> None:
         queues = begin(subject)
         before = self.taken_bytes(subject)
-        subject.storage.put(queues, ITEM, ADD_MS, 0)
-        subject.commit(*queues)
+        subject.store_in_all(queues, ITEM)
         taken = self.taken_bytes(subject) - before
         assert taken < len(ITEM) + FEW_BYTES * len(queues)
         assert all(subject.take_all_data(queue) == [ITEM] for queue in queues)
@@ -76,8 +74,7 @@ class SharedFanoutTests(Backend):
         self, subject: StorageUnderTest, event: str
     ) -> None:
         queues = begin(subject)
-        subject.storage.put(queues, ITEM, ADD_MS, 0)
-        subject.commit(*queues)
+        subject.store_in_all(queues, ITEM)
         subject.storage.delete(subject.queue(b"fan+1"))
         subject.commit(*queues)
         again = subject.after(event)
@@ -87,8 +84,7 @@ class SharedFanoutTests(Backend):
 
     def test_deleted_parent_leaves_its_children(self, subject: StorageUnderTest, event: str) -> None:
         queues = begin(subject)
-        subject.storage.put(queues, ITEM, ADD_MS, 0)
-        subject.commit(*queues)
+        subject.store_in_all(queues, ITEM)
         subject.storage.delete(subject.queue(b"fan"))
         children = [subject.queue(name) for name in CHILDREN]
         subject.storage.put(children, b"later", ADD_MS, 0)

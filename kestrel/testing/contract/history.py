@@ -6,7 +6,7 @@ The memory backend passes the same comparison, so all backends behave alike.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,16 +44,23 @@ class HistoryTests(Backend):
     """Random histories of one backend."""
 
     def test_random_history_matches_the_model(self, tmp_path: Path) -> None:
-        folders = (tmp_path / f"history-{number}" for number in itertools.count())
-        run_state_machine_as_test(
-            lambda: HistoryMachine(self, next(folders)),  # type: ignore[arg-type]  # a function is allowed
-            settings=settings(
-                max_examples=self.max_examples,
-                stateful_step_count=40,
-                deadline=None,
-                suppress_health_check=[HealthCheck.too_slow],
-            ),
-        )
+        run_histories(tmp_path, lambda folder: HistoryMachine(self, folder), self.max_examples, steps=40)
+
+
+def run_histories(
+    folder: Path, make_machine: Callable[[Path], RuleBasedStateMachine], max_examples: int, steps: int
+) -> None:
+    """Run that many random histories of that many steps. Each machine gets the path of a new folder in `folder`."""
+    folders = (folder / f"history-{number}" for number in itertools.count())
+    run_state_machine_as_test(
+        lambda: make_machine(next(folders)),  # type: ignore[arg-type]  # a function is allowed
+        settings=settings(
+            max_examples=max_examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
 
 
 class HistoryMachine(RuleBasedStateMachine):

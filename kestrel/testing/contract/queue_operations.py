@@ -53,8 +53,7 @@ class QueueOperationTests(Backend):
 
     def test_items_are_taken_in_the_order_of_their_puts(self, subject: StorageUnderTest) -> None:
         sent = [b"%d" % number for number in range(500)]
-        queue = subject.queue_with(*sent)
-        subject.commit(queue)
+        queue = subject.stored_queue(*sent)
         assert subject.take_all_data(queue) == sent
 
     @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
@@ -66,8 +65,7 @@ class QueueOperationTests(Backend):
         queue = subject.queue()
         subject.storage.put((queue,), bytes(range(256)), 1, 2)
         subject.storage.put((queue,), b"", ADD_MS, ADD_MS + 60_000)
-        subject.put(queue, b"last")
-        subject.commit(queue)
+        subject.store(queue, b"last")
         again = subject.after(event)
         assert [(item.data, item.add_ms, item.expiry_ms) for item in again.take_all(again.queue())] == [
             (bytes(range(256)), 1, 2),
@@ -172,8 +170,7 @@ class QueueOperationTests(Backend):
         subject.get(queue)
         queue.confirm([subject.open(queue).xid])
         queue.clear()
-        subject.put(queue, b"new")
-        subject.commit(queue)
+        subject.store(queue, b"new")
         assert subject.after(event).take_all_data() == [b"new"]
 
     # Deleting.
@@ -197,8 +194,7 @@ class QueueOperationTests(Backend):
         assert subject.after(event).take_all_data() == [b"new"]
 
     def test_committed_deletion_is_not_undone(self, subject: StorageUnderTest, event: str) -> None:
-        queue = subject.queue_with(b"a")
-        subject.commit(queue)
+        queue = subject.stored_queue(b"a")
         subject.storage.delete(queue)
         subject.commit(queue)
         again = subject.after(event)
@@ -212,8 +208,7 @@ class QueueOperationTests(Backend):
         assert subject.queue().items == 0
 
     def test_second_deletion_leaves_the_new_queue_unchanged(self, subject: StorageUnderTest, event: str) -> None:
-        old = subject.queue_with(b"old")
-        subject.commit(old)
+        old = subject.stored_queue(b"old")
         subject.storage.delete(old)
         new = subject.queue_with(b"new")
         subject.commit(old, new)
@@ -226,8 +221,7 @@ class QueueOperationTests(Backend):
         names = [b"a", b"a+x", b"a+y"]
         for deleted in names:
             queues = [subject.queue(name) for name in names]
-            subject.storage.put(queues, deleted, ADD_MS, 0)
-            subject.commit(*queues)
+            subject.store_in_all(queues, deleted)
             subject.storage.delete(subject.queue(deleted))
             subject.commit(*queues)
             subject = subject.after(event)

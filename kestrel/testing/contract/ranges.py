@@ -19,8 +19,7 @@ ITEMS: Final = [b"%d" % number for number in range(10)]
 
 def begin(subject: StorageUnderTest, *items: bytes) -> IQueueStorage:
     """Return a queue with these items, all committed."""
-    queue = subject.queue_with(*(items or ITEMS))
-    subject.commit(queue)
+    queue = subject.stored_queue(*(items or ITEMS))
     return queue
 
 
@@ -112,16 +111,14 @@ class RangeTests(Backend):
     def test_range_can_be_read_repeatedly(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         before = read_all(subject, queue)
-        subject.put(queue, b"more")
-        subject.commit(queue)
+        subject.store(queue, b"more")
         assert read_all(subject, queue)[: len(before)] == before
         assert len(read_all(subject, queue)) == len(before) + 1
 
     def test_range_includes_expired_items(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.storage.put([queue], b"expired", 1, 2)
-        subject.put(queue, b"not expired")
-        subject.commit(queue)
+        subject.store(queue, b"not expired")
         subject.clock.advance(10**6)
         assert [data for _, data in read_all(subject, queue)] == [b"expired", b"not expired"]
 
@@ -167,8 +164,7 @@ class RangeTests(Backend):
 
     @requires("durable")
     def test_item_is_in_a_range_only_after_its_commit(self, subject: StorageUnderTest) -> None:
-        queue = subject.queue_with(*ITEMS, sync_journal_ms=0)
-        subject.commit(queue)
+        queue = subject.stored_queue(*ITEMS, sync_journal_ms=0)
         first_id, next_id = IItemRanges(queue).first_id, IItemRanges(queue).next_id
         subject.put(queue, b"not safe")
         commits = subject.begin_commit(queue)
@@ -232,8 +228,7 @@ class RangeTests(Backend):
         subject.commit(queue)
         assert (queue.items, queue.bytes, subject.peek(queue)) == (0, 0, None)
         assert (IItemRanges(queue).first_id, IItemRanges(queue).next_id) == (next_id, next_id)
-        subject.put(queue, b"new")
-        subject.commit(queue)
+        subject.store(queue, b"new")
         assert read_all(subject, queue) == [(next_id, b"new")]
 
     @requires("durable")
@@ -275,8 +270,7 @@ class RangeTests(Backend):
         queue.put_back([opened], True)
         subject.commit(queue)
         assert (queue.items, read_all(subject, queue)) == (1, before)
-        subject.put(queue, b"more")
-        subject.commit(queue)
+        subject.store(queue, b"more")
         assert subject.take_all_data(queue) == [ITEMS[2], b"more"]
         subject.commit(queue)
         assert (queue.items, read_all(subject, queue)[: len(before)]) == (0, before)
@@ -360,8 +354,7 @@ class RangeTests(Backend):
         queue = subject.queue()
         ranges = IItemRanges(queue)
         assert (ranges.end_of(seen, 3), ranges.next_id >= seen) == (seen, True)
-        subject.put(queue, b"new", b"newer")
-        subject.commit(queue)
+        subject.store(queue, b"new", b"newer")
         assert [data for _, data in data_of(read(subject, queue, seen, ranges.end_of(seen, 1)))] == [b"new"]
         assert [data for _, data in data_of(read(subject, queue, seen, ranges.end_of(seen, 3)))] == [b"new", b"newer"]
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from twisted.internet.defer import Deferred
 
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.storage.interfaces import IQueueStorage
-from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest, started_storage
 from kestrel.testing.contract.requirements import requires
 
 ITEMS = [b"%03d" % number * 20 for number in range(60)]
@@ -20,18 +17,13 @@ MEMORY_BYTES = 300
 class WindowedBackend(Backend):
     """The base class of tests with queues that keep five items in memory."""
 
-    @pytest.fixture
-    def small(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
-        """Provide a storage whose queues hold 300 bytes in memory."""
-        subject = StorageUnderTest(self, tmp_path / "small", max_memory_size_bytes=MEMORY_BYTES)
-        yield subject
-        subject.end()
+    small = started_storage("small", max_memory_size_bytes=MEMORY_BYTES)
+    """A storage whose queues hold 300 bytes in memory."""
 
 
 def page_out_head(small: StorageUnderTest) -> tuple[IQueueStorage, int, list[bytes], Deferred[None]]:
     """Return a queue whose head is paged out, the xid of an open read, the other items' data, and a pending fill."""
-    queue = small.queue_with(*ITEMS)
-    small.commit(queue)
+    queue = small.stored_queue(*ITEMS)
     left = ITEMS.copy()
     first = small.open(queue)
     assert first.data == left.pop(0)
@@ -77,8 +69,7 @@ class WindowTests(WindowedBackend):
 
     @requires("durable")
     def test_restart_keeps_all_items_and_the_memory_limit(self, small: StorageUnderTest) -> None:
-        queue = small.queue_with(*ITEMS)
-        small.commit(queue)
+        queue = small.stored_queue(*ITEMS)
         again = small.restarted()
         queue = again.queue()
         assert queue.mem_items < queue.items == len(ITEMS)
@@ -135,8 +126,7 @@ class WindowTests(WindowedBackend):
     def test_queue_can_be_committed_during_a_fill(self, small: StorageUnderTest) -> None:
         queue, xid, left, filling = page_out_head(small)
         queue.confirm([xid])
-        small.put(queue, b"new")
-        small.commit(queue)
+        small.store(queue, b"new")
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == [*left, b"new"]
 
@@ -205,8 +195,7 @@ class DatabaseReadTests(WindowedBackend):
     # Reads that fail.
 
     def test_failed_read_ahead_fails_no_call(self, small: StorageUnderTest) -> None:
-        queue = small.queue_with(*ITEMS)
-        small.commit(queue)
+        queue = small.stored_queue(*ITEMS)
         left = ITEMS.copy()
         for _ in range(10):
             small.faulty_database.mend()
@@ -269,8 +258,7 @@ class DatabaseReadTests(WindowedBackend):
 
     def test_puts_during_a_read_follow_the_read_items(self, small: StorageUnderTest) -> None:
         queue, _, left, filling = hold_fill(small)
-        small.put(queue, b"committed", *ITEMS)
-        small.commit(queue)
+        small.store(queue, b"committed", *ITEMS)
         small.put(queue, b"not committed")
         release_fill(small, filling)
         assert small.take_all_data(queue) == [*left, b"committed", *ITEMS, b"not committed"]
