@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from kestrel.spark.columns import ITEMS, check_schema
 from kestrel.spark.options import SourceFailed, has_paths
-from kestrel.spark.stream.archive import archive_reader_of
+from kestrel.spark.stream.archive import ArchiveReader
 from kestrel.spark.stream.open_reads import OpenReadsReader
 from kestrel.spark.stream.options import (
     Delivery,
@@ -51,7 +51,9 @@ class KestrelSource(DataSource):
                     'a stream reads queues: option("servers", "mq1,mq2").option("subscribe", "work");'
                     ' or an archive: load("/srv/archive")'
                 )
-            return archive_reader_of(parse_archive_options(self.options), schema)
+            archive = parse_archive_options(self.options)
+            check_schema(schema, schema_of(archive.table))
+            return ArchiveReader(archive, schema)
         options = parse_stream_options(self.options)
         check_schema(schema, ITEMS)
         return (RangesReader if options.delivery is Delivery.EXACTLY_ONCE else OpenReadsReader)(options, schema)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -72,8 +73,13 @@ def journal_reader(made: KestrelSource, schema: StructType | None = None) -> Jou
 
 
 def rows_of(reader: JournalReader) -> Iterator[Row]:
-    """What all of its tasks read, each as it comes to a worker."""
-    for task in reader.partitions():
+    """What all of its tasks read."""
+    return read_tasks(reader, reader.partitions())
+
+
+def read_tasks(reader: JournalReader | DataSourceStreamReader, tasks: Iterable[InputPartition]) -> Iterator[Row]:
+    """What these tasks read, each as it comes to a worker."""
+    for task in tasks:
         worker, given = pickle.loads(pickle.dumps((reader, task)))
         for batch in worker.read(given):
             yield from batch.to_pylist()

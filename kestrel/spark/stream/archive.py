@@ -30,13 +30,12 @@ from pyspark.sql.types import StructType
 from kestrel.disk.files import Disk
 from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
-from kestrel.spark.columns import check_schema
 from kestrel.spark.options import SourceFailed
 from kestrel.spark.stream.arrivals import Arrival, Arrivals
 from kestrel.spark.table.files import ARCHIVE_PREFIX, archived, plan_file
 from kestrel.spark.table.options import ArchiveOptions, JournalLocation, find_locations
 from kestrel.spark.table.planned_file import IdentifiedReader, snapshot_file
-from kestrel.spark.table.reader import SliceReader, schema_of
+from kestrel.spark.table.reader import SliceReader
 from kestrel.spark.table.slices import FileSlice, ReadTask, group_slices
 from kestrel.tools.files.formats import Format, format_of
 from kestrel.tools.formatting import show_path
@@ -48,12 +47,6 @@ _LOOKED_INTO: Final = 100
 _READ_LATER: Final = "start the stream again to resume from there"
 
 _GO_ON: Final = 'option("ignoreMissingFiles", "true") skips it'
-
-
-def archive_reader_of(options: ArchiveOptions, schema: StructType) -> ArchiveReader:
-    """Return a reader of the columns of `schema`, a subset of the table's columns. Raises `SourceFailed`."""
-    check_schema(schema, schema_of(options.table))
-    return ArchiveReader(options, schema)
 
 
 class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -23,6 +23,13 @@ def begin(subject: StorageUnderTest, *items: bytes) -> IQueueStorage:
     return queue
 
 
+def begin_held(subject: StorageUnderTest) -> IQueueStorage:
+    """Return a queue with `ITEMS`, all committed, that a reader holds."""
+    queue = begin(subject)
+    IItemRanges(queue).hold(b"spark")
+    return queue
+
+
 def read(
     subject: StorageUnderTest, queue: IQueueStorage, first_id: int, end_id: int, max_bytes: int = MANY_BYTES
 ) -> list[tuple[int, Item]]:
@@ -43,6 +50,17 @@ def read_all(subject: StorageUnderTest, queue: IQueueStorage) -> list[tuple[int,
 def data_of(pairs: Sequence[tuple[int, Item]]) -> list[tuple[int, bytes]]:
     """Return the id and data of each item."""
     return [(item_id, item.data) for item_id, item in pairs]
+
+
+def data_in_range(subject: StorageUnderTest, queue: IQueueStorage) -> list[bytes]:
+    """Return the data of each item that is not released."""
+    return [data for _, data in read_all(subject, queue)]
+
+
+def release(subject: StorageUnderTest, queue: IQueueStorage, end_id: int) -> None:
+    """Release the items below that id, and commit the queue."""
+    IItemRanges(queue).release(end_id)
+    subject.commit(queue)
 
 
 @requires("ranges")
@@ -120,7 +138,7 @@ class RangeTests(Backend):
         subject.storage.put([queue], b"expired", 1, 2)
         subject.store(queue, b"not expired")
         subject.clock.advance(10**6)
-        assert [data for _, data in read_all(subject, queue)] == [b"expired", b"not expired"]
+        assert data_in_range(subject, queue) == [b"expired", b"not expired"]
 
     def test_takes_and_confirms_do_not_change_a_range(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
@@ -160,7 +178,7 @@ class RangeTests(Backend):
         assert data_of(read(subject, queue, IItemRanges(queue).first_id, next_id + 100)) == before
         subject.commit(queue)
         assert IItemRanges(queue).next_id > next_id
-        assert [data for _, data in read_all(subject, queue)] == [*ITEMS, b"not safe"]
+        assert data_in_range(subject, queue) == [*ITEMS, b"not safe"]
 
     @requires("durable")
     def test_item_is_in_a_range_only_after_its_commit(self, subject: StorageUnderTest) -> None:
@@ -176,15 +194,14 @@ class RangeTests(Backend):
                 assert [item.data for _, item in reading.result()] == ITEMS
             subject.threads.run_one()
         assert IItemRanges(queue).next_id > next_id
-        assert [data for _, data in read_all(subject, queue)] == [*ITEMS, b"not safe"]
+        assert data_in_range(subject, queue) == [*ITEMS, b"not safe"]
 
     # Releases.
 
     def test_released_items_are_removed_from_the_queue(self, subject: StorageUnderTest, event: str) -> None:
         queue = begin(subject, b"four", b"five5", b"sixsix")
         ids = [item_id for item_id, _ in read_all(subject, queue)]
-        IItemRanges(queue).release(ids[2])
-        subject.commit(queue)
+        release(subject, queue, ids[2])
         again = subject.after(event)
         queue = again.queue()
         assert (queue.items, queue.bytes) == (1, 6)
@@ -216,16 +233,14 @@ class RangeTests(Backend):
         queue = begin(subject)
         pairs = read_all(subject, queue)
         for place in (5, 5, 2, 0, 5):
-            IItemRanges(queue).release(pairs[place][0])
-            subject.commit(queue)
+            release(subject, queue, pairs[place][0])
             assert read_all(subject, queue) == pairs[5:]
             assert queue.items == 5
 
     def test_all_items_can_be_released(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         next_id = IItemRanges(queue).next_id
-        IItemRanges(queue).release(next_id)
-        subject.commit(queue)
+        release(subject, queue, next_id)
         assert (queue.items, queue.bytes, subject.peek(queue)) == (0, 0, None)
         assert (IItemRanges(queue).first_id, IItemRanges(queue).next_id) == (next_id, next_id)
         subject.store(queue, b"new")
@@ -255,11 +270,10 @@ class RangeTests(Backend):
             subject.get(queue)
         subject.commit(queue)
         IItemRanges(queue).hold(b"spark")
-        assert [data for _, data in read_all(subject, queue)] == ITEMS[3:]
+        assert data_in_range(subject, queue) == ITEMS[3:]
 
     def test_held_items_stay_after_takes_and_expiry(self, subject: StorageUnderTest) -> None:
-        queue = begin(subject)
-        IItemRanges(queue).hold(b"spark")
+        queue = begin_held(subject)
         before = read_all(subject, queue)
         subject.get(queue)
         queue.confirm([subject.open(queue).xid])
@@ -276,12 +290,10 @@ class RangeTests(Backend):
         assert (queue.items, read_all(subject, queue)[: len(before)]) == (0, before)
 
     def test_released_items_are_no_longer_held(self, subject: StorageUnderTest, event: str) -> None:
-        queue = begin(subject)
-        IItemRanges(queue).hold(b"spark")
+        queue = begin_held(subject)
         before = read_all(subject, queue)
         subject.take_all_data(queue)
-        IItemRanges(queue).release(before[4][0])
-        subject.commit(queue)
+        release(subject, queue, before[4][0])
         subject = subject.after(event)
         queue = subject.queue()
         ranges = IItemRanges(queue)
@@ -292,8 +304,7 @@ class RangeTests(Backend):
         assert (ranges.first_id, read_all(subject, queue)) == (ranges.next_id, [])
 
     def test_end_of_a_hold_drops_only_taken_items(self, subject: StorageUnderTest, event: str) -> None:
-        queue = begin(subject)
-        IItemRanges(queue).hold(b"spark")
+        queue = begin_held(subject)
         before = read_all(subject, queue)
         for _ in range(4):
             subject.get(queue)
@@ -306,14 +317,12 @@ class RangeTests(Backend):
 
     @requires("durable")
     def test_uncommitted_hold_may_be_lost(self, subject: StorageUnderTest) -> None:
-        queue = begin(subject)
-        IItemRanges(queue).hold(b"spark")
+        begin_held(subject)
         again = subject.killed()
         assert IItemRanges(again.queue()).reader in (None, b"spark")
 
     def test_recreated_queue_has_no_hold(self, subject: StorageUnderTest) -> None:
-        queue = begin(subject)
-        IItemRanges(queue).hold(b"spark")
+        queue = begin_held(subject)
         subject.commit(queue)
         subject.storage.delete(queue)
         subject.commit(queue)
@@ -329,7 +338,7 @@ class RangeTests(Backend):
             subject.take_all_data(queue)
         subject.commit(*queues)
         assert [IItemRanges(queue).reader for queue in queues] == [None, b"spark", None]
-        assert [[data for _, data in read_all(subject, queue)] for queue in queues] == [[], ITEMS, []]
+        assert [data_in_range(subject, queue) for queue in queues] == [[], ITEMS, []]
 
     def test_range_is_limited_by_item_count(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
@@ -346,8 +355,7 @@ class RangeTests(Backend):
 
     @requires("durable")
     def test_range_finds_items_directly_after_a_restart(self, subject: StorageUnderTest) -> None:
-        queue = begin(subject)
-        IItemRanges(queue).hold(b"spark")
+        queue = begin_held(subject)
         subject.commit(queue)
         seen = IItemRanges(queue).next_id
         subject = subject.killed()
@@ -367,8 +375,7 @@ class RangeTests(Backend):
             queue = begin(subject, b"%d" % turn)
             next_id = IItemRanges(queue).next_id
             given.append(read_all(subject, queue)[-1][0])
-            IItemRanges(queue).release(next_id)
-            subject.commit(queue)
+            release(subject, queue, next_id)
             subject = subject.restarted() if turn % 2 else subject.killed()
             assert IItemRanges(subject.queue()).next_id >= next_id
         assert given == sorted(set(given))
@@ -395,7 +402,7 @@ class RangeTests(Backend):
         subject.put(parent, b"for the parent")
         subject.storage.put([parent, child, sibling], b"last", ADD_MS, 0)
         subject.commit(parent, child, sibling)
-        found = [[data for _, data in read_all(subject, queue)] for queue in (parent, child, sibling)]
+        found = [data_in_range(subject, queue) for queue in (parent, child, sibling)]
         assert found == [
             [b"first", b"for the parent", b"last"],
             [b"first", b"for the child", b"last"],

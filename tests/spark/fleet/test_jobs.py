@@ -139,35 +139,19 @@ def command(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Fleet:
     return run_here
 
 
-def test_the_command_verifies_packs_exports_and_imports(command: Fleet, tmp_path: Path) -> None:
+def test_damage_is_told_by_every_command_and_the_rest_is_done(command: Fleet, tmp_path: Path) -> None:
+    """tests/spark/test_docs.py has the output of all commands without damage."""
     fill(tmp_path / "data" / "web1", {"work": addx(b"a") + REMOVE + addx(b"b")})
     fill(tmp_path / "data" / "web2", {"mail": addx(b"c") + b"\xee"})
     pattern = tmp_path / "data" / "*"
     status, out, said = command("verify", "--json", pattern)
     assert (status, [json.loads(line)["state"] for line in out.splitlines()]) == (1, ["ok", "damaged"])
-    assert said == (
-        f"kestrel-fleet: {tmp_path}/data/web2: damaged: mail, offset 22: unknown opcode 238;"
-        " 1 byte from there on cannot be read\n"
-    )
-    assert command("pack", "--queue", "work", pattern) == (
-        0,
-        "server  queue  state   files  bytes  packed  items\n"
-        "web1    work   packed      1     45      22      1\n"
-        "1 folder, 1 queue, 1 item: 1 packed\n",
-        "",
-    )
-    out_folder = tmp_path / "items"
+    damage = f"kestrel-fleet: {tmp_path}/data/web2: damaged: mail, offset 22: unknown opcode 238;"
+    assert said == f"{damage} 1 byte from there on cannot be read\n"
+    out_folder, new = tmp_path / "items", tmp_path / "new"
     status, out, said = command("export", pattern, "--out", out_folder, "--format", "jsonl")
-    assert (status, out) == (
-        1,
-        "server  queues  items  bytes\n"
-        "web1         1      1      1\n"
-        "web2         1      1      1\n"
-        "\n"
-        f"2 items in {out_folder}\n",
-    )
-    assert "web2: damaged: mail, offset 22" in said
-    new = tmp_path / "new"
+    assert (status, out.splitlines()[-1]) == (1, f"2 items in {out_folder}")
+    assert said.startswith(damage)
     assert command("import", out_folder, "--into", new, "--queue", "work") == (0, f"1 item in 1 queue of {new}\n", "")
     assert restarted_items(new) == [(b"b", 1, 0)]
     status, out, said = command("import", out_folder, "--into", new)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,36 +37,21 @@ def test_a_folder_that_is_not_there_is_made_as_a_server_makes_one(tmp_path: Path
     FolderLock(bytes(path / ".kestrel" / "lock")).release()
 
 
-def of_scrolls(path: Path) -> None:
-    fill(path, {"work.1000": WRITER + put(1, b"x"), "work.read.": b""})
-
-
-def noted_as_scrolls(path: Path) -> None:
-    fill(path / ".kestrel", {"storage-scroll": b""})
-
-
-def a_file(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def with_the_queue(path: Path) -> None:
-    fill(path, {"work.5": addx(b"x")})
-
-
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("folder", "files", "sentence"),
     [
-        (of_scrolls, "has the format scroll: import into a new folder, and convert that"),
-        (noted_as_scrolls, "has the format scroll: import into a new folder, and convert that"),
-        (a_file, "exists and is not a folder: name another one"),
-        (with_the_queue, "has the queue work already: import into another folder, or choose others with --queue"),
+        ("spool", {"work.1000": WRITER + put(1, b"x"), "work.read.": b""}, "has the format scroll: import into a new "),
+        ("spool/.kestrel", {"storage-scroll": b""}, "has the format scroll: import into a new folder, and convert"),
+        (".", {"spool": b""}, "exists and is not a folder: name another one"),
+        ("spool", {"work.5": addx(b"x")}, "has the queue work already: import into another folder, or choose others"),
     ],
 )
-def test_a_folder_that_will_not_do_is_refused(tmp_path: Path, make: Callable[[Path], None], sentence: str) -> None:
-    path = tmp_path / "spool"
-    make(path)
+def test_a_folder_that_will_not_do_is_refused(
+    tmp_path: Path, folder: str, files: dict[str, bytes], sentence: str
+) -> None:
+    fill(tmp_path / folder, files)
     with pytest.raises(ToolFailed, match=sentence) as refused:
-        target_at(path).check([b"work", b"other"])
+        target_at(tmp_path / "spool").check([b"work", b"other"])
     assert refused.value.status == 2
 
 

@@ -1,25 +1,16 @@
 """A second teller of histories, as slow and plain as docs/spark.md says them, to hold the real one against.
 
-It has all records in a list and looks through it again for each question.
+It asks the plain reader of the format what is in the queue after each record, and compares that with what was there
+before.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests.journal import reference
-from tests.journal.reference import (
-    ADD,
-    ADD_XID,
-    ADDX,
-    CONFIRM,
-    EIGHT,
-    OPEN,
-    REMOVE,
-    REMOVE_TENTATIVE,
-    SAVE_XID,
-    UNREMOVE,
-)
+from tests.journal.reference import CONFIRM, EIGHT, REMOVE
 
 ENDS = (REMOVE, CONFIRM, EIGHT)
 """What takes an item away: no rewrite writes it."""
@@ -30,10 +21,6 @@ class Step(NamedTuple):
 
     file: str
     record: reference.Record
-    records: list[reference.Record]
-    """All of that file."""
-    place: int
-    """Its place among them."""
 
 
 class Told(NamedTuple):
@@ -51,86 +38,78 @@ class Told(NamedTuple):
     removed: tuple[int | None, int | None]
 
 
+@dataclass
 class _Item:
-    def __init__(self, file: str, record: reference.Record, announced: int) -> None:
-        self.file, self.offset, self.announced = file, record.offset, announced
-        self.opens: list[int] = []
-        self.aborts = self.errors = 0
-        self.gone: tuple[int, str] | None = None
-        self.xid: int | None = None
+    file: str
+    offset: int
+    opens: int = 0
+    aborts: int = 0
+    errors: int = 0
+    taken: int | None = None
+    """The step that took it first."""
+    gone: tuple[int, str] | None = None
+    """The step that took it away, and its state since."""
 
 
 def told(files: list[tuple[str, bytes]]) -> list[Told]:
     """The histories of a queue with these files, in replay order; in the order in which items were added."""
-    steps = []
+    steps: list[Step] = []
+    numbered: list[list[reference.Record]] = []
     for name, contents in files:
-        records = reference.read(contents).records
-        steps += [Step(name, record, records, place) for place, record in enumerate(records)]
-    everything: list[_Item] = []
-    line: list[_Item] = []
-    opened: dict[int, _Item] = {}
-    last_xid = 0
-
-    def next_xid() -> int:
-        xid = last_xid
-        while True:
-            xid = xid + 1 if 0 < xid < reference.LAST_XID else 1
-            if xid not in opened:
-                return xid
-
-    def end(item: _Item, now: int, state: str) -> None:
-        item.gone, item.xid = (now, state), None
-
-    for now, (name, record, records, place) in enumerate(steps):
-        if record.restates is not None or record.opcode == SAVE_XID:
-            last_xid = record.xid
-            continue
-        if record.opcode == REMOVE and line:
-            head = line.pop(0)
-            if not head.opens:
-                head.opens.append(-1 - now)  # taken without having been opened
-            end(head, now, "removed")
-        elif record.opcode in (OPEN, REMOVE_TENTATIVE) and line:
-            head = line.pop(0)
-            xid = record.xid
-            if record.opcode == OPEN or not head.announced:
-                xid = last_xid = record.xid if record.opcode == OPEN else next_xid()
-            elif record.opcode == REMOVE_TENTATIVE:
-                xid = head.announced
-            if xid in opened:
-                end(opened.pop(xid), now, "confirmed")
-            head.announced = 0
-            head.opens.append(now)
-            head.xid, opened[xid] = xid, head
-        elif record.opcode == UNREMOVE and record.xid in opened:
-            item = opened.pop(record.xid)
-            said = reference.saved_errors(records, place)
-            item.errors = min(item.errors + 1, reference.MOST_ERRORS) if said is None else said
-            item.aborts += 1
-            item.xid = None
-            line.insert(0, item)
-        elif record.opcode in (CONFIRM, EIGHT) and record.xid in opened:
-            end(opened.pop(record.xid), now, "continued" if record.opcode == EIGHT else "confirmed")
-        if record.opcode in (ADD, ADDX, ADD_XID, EIGHT):
-            item = _Item(name, record, record.xid if record.opcode == ADD_XID else 0)
-            everything.append(item)
-            line.append(item)
-    left = [opened[xid] for xid in sorted(opened)] + line
-    return [_told(item, left, steps) for item in everything]
+        numbered.append([])
+        for record in reference.read(contents).records:
+            number = record.item and (b"%d" % len(steps), *record.item[1:])
+            numbered[-1].append(record._replace(item=number))
+            steps.append(Step(name, record))
+    items: dict[int, _Item] = {}
+    before: dict[int, int | None] = {}
+    for now, (name, record) in enumerate(steps):
+        queue = queue_after(numbered, now + 1)
+        after = places_in(queue)
+        if now in after:
+            items[now] = _Item(name, record.offset)
+        for number, xid in before.items():
+            item = items[number]
+            is_open = after.get(number) is not None
+            if xid is None and (is_open or number not in after) and item.taken is None:
+                item.taken = now
+            item.opens += xid is None and is_open
+            item.aborts += xid is not None and number in after and not is_open
+            if number not in after:
+                ended = "continued" if record.opcode == EIGHT else "confirmed"
+                item.gone = now, "removed" if xid is None else ended
+        for entry in queue.entries:
+            items[int(entry.item[0])].errors = entry.errors
+        before = after
+    left = [number for number, xid in sorted(before.items(), key=lambda each: (each[1] is None, each[1] or 0))]
+    return [_told(items[number], before.get(number), left, number, steps) for number in items]
 
 
-def _told(item: _Item, left: list[_Item], steps: list[Step]) -> Told:
-    taken: tuple[int | None, int | None] = (None, None)
-    if item.opens:
-        first = item.opens[0]
-        taken = bracket(first if first >= 0 else -1 - first, steps)
-    state, removed = "open" if item.xid is not None else "queued", (None, None)
+def queue_after(files: list[list[reference.Record]], records: int) -> reference.Queue:
+    """The queue after so many records."""
+    queue = reference.Queue(0)
+    for file in files:
+        queue.do(file[:records])
+        records -= min(records, len(file))
+    return queue
+
+
+def places_in(queue: reference.Queue) -> dict[int, int | None]:
+    """The xid of each item that is open, and None of each that is in line, in their order."""
+    in_line = {int(entry.item[0]): None for entry in queue.entries}
+    return in_line | {int(item[0]): xid for xid, item in queue.opened.items()}
+
+
+def _told(item: _Item, xid: int | None, left: list[int], number: int, steps: list[Step]) -> Told:
+    unknown = (None, None)
+    state = "queued" if xid is None else "open"
+    taken = unknown if item.taken is None else bracket(item.taken, steps)
+    removed = unknown
     if item.gone is not None:
         now, state = item.gone
         removed = bracket(now, steps)
-    opens = len([each for each in item.opens if each >= 0])
-    position = left.index(item) if item in left else None
-    return Told(item.file, item.offset, state, opens, item.aborts, item.errors, item.xid, position, taken, removed)
+    position = left.index(number) if number in left else None
+    return Told(item.file, item.offset, state, item.opens, item.aborts, item.errors, xid, position, taken, removed)
 
 
 def bracket(now: int, steps: list[Step]) -> tuple[int | None, int | None]:

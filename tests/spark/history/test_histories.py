@@ -14,6 +14,7 @@ from tests.journal.handwritten import REMOVE, addx, confirm, open_
 from tests.scroll.handwritten import READER, WRITER, put, read_head
 from tests.spark.tables import histories_in, planned_files, table
 from tests.spark.times import collected
+from tests.tools.tool_processes import fill
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -32,11 +33,9 @@ def folders(tmp_path: Path) -> str:
         folder.mkdir()
         for queue in range(3):
             items = b"".join(addx(b"%d" % each, each) + (REMOVE if each % 3 else b"") for each in range(1, 20))
-            (folder / f"q{queue}.{5 + number}").write_bytes(items + open_(1))
-            (folder / f"q{queue}").write_bytes(addx(b"last", 30) + confirm(1))
+            fill(folder, {f"q{queue}.{5 + number}": items + open_(1), f"q{queue}": addx(b"last", 30) + confirm(1)})
         (folder / "s.1").write_bytes(WRITER + b"".join(put(each, b"%d" % each) for each in range(1, 9)))
-        (folder / "s.read.a").write_bytes(READER + read_head(number))
-        (folder / "s.read.b").write_bytes(READER + read_head(3))
+        fill(folder, {"s.read.a": READER + read_head(number), "s.read.b": READER + read_head(3)})
     return str(tmp_path / "*")
 
 

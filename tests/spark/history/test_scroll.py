@@ -26,6 +26,7 @@ from tests.scroll.handwritten import (
 from tests.scroll.independent import queues_in
 from tests.scroll.test_independent import FOLDERS, GOLDEN
 from tests.spark.tables import histories_in
+from tests.tools.tool_processes import fill
 
 IDS = st.integers(1, 9)
 NAMES = st.sampled_from([b":own", b"a", b"b"])
@@ -37,13 +38,7 @@ READER_RECORDS = st.one_of(
     st.builds(lambda item_id, count: errors(**{f"_{item_id}": count}), IDS, st.integers(0, 3)),
     st.just(DELETED),
 )
-READERS = st.dictionaries(st.sampled_from(["own", "a", "b"]), st.lists(READER_RECORDS, min_size=1, max_size=4))
-
-
-def written_folder(folder: Path, **files: bytes) -> None:
-    """Make a folder with these files; `_` stands for a dot in a name, `own` for `:own`."""
-    for name, contents in files.items():
-        (folder / name.replace("_", ".").replace("own", ":own")).write_bytes(contents)
+READERS = st.dictionaries(st.sampled_from([":own", "a", "b"]), st.lists(READER_RECORDS, min_size=1, max_size=4))
 
 
 def left_in(folder: Path | str, **options: str) -> dict[bytes, list[tuple[int, bytes, int]]]:
@@ -79,7 +74,7 @@ def test_what_is_left_is_what_an_independent_reader_finds(
                 contents += (who or b"") + put(item_id, b"%d" % item_id, errors=count)
             Path(folder, f"work.{number}").write_bytes(contents)
         for name, records in readers.items():
-            written_folder(Path(folder), **{f"work_read_{name}": sealed(b"".join(records))})
+            Path(folder, f"work.read.{name}").write_bytes(sealed(b"".join(records)))
         assert left_in(folder) == found_in(folder)
 
 
@@ -99,26 +94,26 @@ def test_histories_follow_a_reader_file_that_a_start_refuses() -> None:
 
 def test_an_item_whose_id_is_not_higher_than_all_before_it_is_none(tmp_path: Path) -> None:
     second = WRITER + put(3, b"ignored") + put(6, b"c")
-    written_folder(tmp_path, work_1=WRITER + put(1, b"a") + put(5, b"b"), work_2=second)
+    fill(tmp_path, {"work.1": WRITER + put(1, b"a") + put(5, b"b"), "work.2": second})
     assert left_in(tmp_path) == {b"work": [(1, b"a", 0), (5, b"b", 0), (6, b"c", 0)]}
 
 
 def test_a_targets_at_the_end_of_a_file_says_nothing_of_the_next_one(tmp_path: Path) -> None:
-    written_folder(tmp_path, work_1=WRITER + put(1, b"a") + targets(0, b"x"), work_2=WRITER + put(2, b"b"))
-    written_folder(tmp_path, work_read_own=READER + read_head(0), work_read_x=READER + read_head(0))
+    fill(tmp_path, {"work.1": WRITER + put(1, b"a") + targets(0, b"x"), "work.2": WRITER + put(2, b"b")})
+    fill(tmp_path, {"work.read.:own": READER + read_head(0), "work.read.x": READER + read_head(0)})
     assert left_in(tmp_path) == found_in(tmp_path)
     assert {queue: len(left) for queue, left in left_in(tmp_path).items()} == {b"work": 2, b"work+x": 2}
 
 
 def test_an_item_cannot_have_come_back_less_than_never(tmp_path: Path) -> None:
-    written_folder(tmp_path, work_1=WRITER + put(1, b"a", errors=-3))
+    fill(tmp_path, {"work.1": WRITER + put(1, b"a", errors=-3)})
     assert [row["errors"] for row in histories_in(tmp_path)] == [0]
 
 
 @pytest.mark.parametrize("pattern", ["work+x", "work+nosuch", "*x", "work"])
 def test_of_some_queues_the_histories_are_those_that_they_have_among_all(tmp_path: Path, pattern: str) -> None:
-    written_folder(tmp_path, work_1=WRITER + put(1, b"a") + put(2, b"b"), other_1=WRITER + put(1, b"c"))
-    written_folder(tmp_path, work_read_x=READER + read_head(1), work_read_y=READER + read_head(2))
+    fill(tmp_path, {"work.1": WRITER + put(1, b"a") + put(2, b"b"), "other.1": WRITER + put(1, b"c")})
+    fill(tmp_path, {"work.read.x": READER + read_head(1), "work.read.y": READER + read_head(2)})
     everything = histories_in(tmp_path)
     assert {row["queue"] for row in everything} == {"work+x", "work+y", "other"}
     chosen = [row for row in everything if fnmatchcase(row["queue"], pattern)]
@@ -136,6 +131,6 @@ def test_an_archive_and_the_folder_of_one_server_go_together(tmp_path: Path) -> 
     live.mkdir()
     archive.mkdir()
     (archive / "archive~work.1").write_bytes(WRITER + put(1, b"a"))
-    written_folder(live, work_2=WRITER + put(2, b"b") + put(3, b"c"), work_read_own=READER + read_head(2))
+    fill(live, {"work.2": WRITER + put(2, b"b") + put(3, b"c"), "work.read.:own": READER + read_head(2)})
     rows = histories_in(live, archive, server="mill")
     assert [(row["item_id"], row["state"]) for row in rows] == [(1, "done"), (2, "done"), (3, "queued")]

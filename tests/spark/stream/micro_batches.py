@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import pickle
-from typing import Any, TypeAlias
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from kestrel.spark.stream.queue_reader import Offset
-
-Row: TypeAlias = "dict[str, Any]"
+from tests.spark.tables import Row, read_tasks
 
 
 class Crash(Exception):
@@ -105,9 +102,4 @@ def available_now(reader: DataSourceStreamReader, checkpoint: Checkpoint | None 
 
 def rows_between(reader: DataSourceStreamReader, start: Offset, end: Offset) -> list[Row]:
     """The rows of a batch, which tasks read that have the reader from somewhere else."""
-    rows = []
-    for task in reader.partitions(start, end):
-        worker, given = pickle.loads(pickle.dumps((reader, task)))
-        for batch in worker.read(given):
-            rows += batch.to_pylist()
-    return rows
+    return list(read_tasks(reader, reader.partitions(start, end)))

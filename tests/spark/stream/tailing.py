@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
-from typing import Any
 
 from kestrel.spark.stream.archive import ArchiveReader
 from tests.scroll.handwritten import WRITER, put
-from tests.spark.tables import Row, source
-
-Offset = dict[str, Any]
+from tests.spark.stream.micro_batches import Offset, Row, rows_between
+from tests.spark.tables import source
 
 
 class Stream:
@@ -47,13 +44,7 @@ class Stream:
 
     def batch(self, number: int = -1) -> list[Row]:
         """The rows of a batch that was planned, the newest one if no other is asked for."""
-        start, end = self.offsets[number - 1], self.offsets[number]
-        rows: list[Row] = []
-        for task in self.reader.partitions(start, end):
-            worker, given = pickle.loads(pickle.dumps((self.reader, task)))
-            for read in worker.read(given):
-                rows += read.to_pylist()
-        return rows
+        return rows_between(self.reader, self.offsets[number - 1], self.offsets[number])
 
     def poll(self) -> list[Row]:
         """The rows of the next batch."""

@@ -23,6 +23,7 @@ from tests.scroll.handwritten import WRITER, put, read_head
 from tests.scroll.storages import Opener, Scrolls
 from tests.spark.stream.tailing import Stream, came, data
 from tests.spark.tables import source, table
+from tests.tools.tool_processes import fill
 
 SMALL = QueueSettings(default_journal_size_bytes=500)
 
@@ -201,8 +202,7 @@ def test_other_files_are_left_alone(archive: Path) -> None:
     for name in ("archive~work.1~~", ".archive~work.1.Xyz", "archive~work.1.gz", "archive~work.read.", "README"):
         (archive / name).write_bytes(WRITER + put(1, b"x"))
     (archive / "archive~work.7").mkdir()
-    (archive / "notes").write_bytes(b"Do not clean before May.")
-    (archive / "README").write_bytes(b"")
+    fill(archive, {"notes": b"Do not clean before May.", "README": b""})
     came(archive, "work.2", b"a")
     assert data(Stream(archive).poll()) == [b"a"]
 

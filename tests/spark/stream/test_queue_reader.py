@@ -152,32 +152,24 @@ def test_the_progress_of_a_query_has_the_items_that_a_batch_left(made: Any) -> N
 # Shares.
 
 
-def shares(amount: int, wanted: list[int]) -> list[int]:
-    """What each gets that wants so much."""
+@pytest.mark.parametrize(
+    ("amount", "wanted", "given"),
+    [
+        pytest.param(30, [99, 99, 99], [10, 10, 10], id="those who want much get the same"),
+        pytest.param(30, [2, 99, 99], [2, 14, 14], id="what the first does not want is left to those after it"),
+        pytest.param(30, [99, 99, 2], [10, 10, 2], id="what the last does not want is left"),
+        pytest.param(2, [99, 99, 99], [1, 1, 0], id="no more is given than there is"),
+        pytest.param(0, [99], [0], id="of nothing nothing is given"),
+        pytest.param(30, [1 << 40, 99, 99], [10, 10, 10], id="who takes more than its share takes nothing of others"),
+    ],
+)
+def test_an_amount_is_shared_out_fairly(amount: int, wanted: list[int], given: list[int]) -> None:
     left = FairShares(amount, len(wanted))
-    given = []
+    shares = []
     for each in wanted:
-        given.append(min(each, left.next()))
+        shares.append(min(each, left.next()))
         left.used(each)
-    return given
-
-
-def test_those_who_want_much_get_the_same() -> None:
-    assert shares(30, [99, 99, 99]) == [10, 10, 10]
-
-
-def test_what_one_does_not_want_is_left_to_those_after_it() -> None:
-    assert shares(30, [2, 99, 99]) == [2, 14, 14]
-    assert shares(30, [99, 99, 2]) == [10, 10, 2]
-
-
-def test_no_more_is_given_than_there_is() -> None:
-    assert shares(2, [99, 99, 99]) == [1, 1, 0]
-    assert shares(0, [99]) == [0]
-
-
-def test_who_takes_more_than_its_share_takes_nothing_from_the_others() -> None:
-    assert shares(30, [1 << 40, 99, 99]) == [10, 10, 10]
+    assert shares == given
 
 
 def test_each_time_another_one_is_first_whoever_comes_and_goes() -> None:

@@ -6,6 +6,7 @@ import pickle
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -106,11 +107,12 @@ def test_a_planned_batch_of_one_that_is_quiescent_fails_and_is_read_when_it_is_u
             assert [row["data"] for row in rows_between(reader, start, end)] == [b"1"]
 
 
-def test_available_now_is_about_those_who_are_there_at_its_beginning() -> None:
+@pytest.mark.parametrize("made", [ranges, opens])
+def test_available_now_is_about_those_who_are_there_at_its_beginning(made: Any) -> None:
     world = World(A, B, C)
     for address in (A, B, C):
         world[address].put(*[address.encode()] * 150)
-    query = available_now(ranges(world, A, B))
+    query = available_now(made(world, A, B))
     world.set.reads(A, C)
     query.drain()
     assert sorted(query.checkpoint.data()) == [A.encode()] * 150 + [B.encode()] * 150
@@ -173,16 +175,6 @@ def test_what_is_held_on_one_that_has_left_is_given_back_at_a_stop() -> None:
     world.set.reads(A)
     reader.stop()
     assert world[B].waiting == [b"1"]
-
-
-def test_available_now_takes_of_those_who_were_there_at_its_beginning() -> None:
-    world = World(A, B)
-    for address in (A, B):
-        world[address].put(address.encode())
-    query = available_now(opens(world, A))
-    world.set.reads(A, B)
-    assert query.trigger() and not query.trigger()
-    assert query.checkpoint.data() == [A.encode()]
 
 
 def test_a_batch_that_is_asked_for_again_is_the_same_whoever_is_there() -> None:

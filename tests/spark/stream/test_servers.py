@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,53 +102,55 @@ def test_a_server_set_over_tls_wants_the_files_that_it_names(tmp_path: Path) -> 
 # Who is put to.
 
 
-def test_a_task_puts_to_those_who_are_there_when_it_begins() -> None:
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A world with a server set, which is followed no longer at the end."""
     world = World()
-    servers = world.server_set()
-    world.set.writes(A)
-    planned = servers.planned()
-    world.set.writes(B, C)
-    assert planned.to_write() == (B, C)
+    yield world
     assert world.set.followers == 0
+
+
+def planned(world: World, *writes: str) -> StreamServers:
+    """The plan of a write while these are in the set."""
+    servers = world.server_set()
+    world.set.writes(*writes)
+    return servers.planned()
+
+
+def test_a_task_puts_to_those_who_are_there_when_it_begins(world: World) -> None:
+    plan = planned(world, A)
+    world.set.writes(B, C)
+    assert plan.to_write() == (B, C)
 
 
 def test_where_zookeeper_does_not_answer_a_task_puts_to_those_who_were_there_when_it_was_planned(
-    caplog: pytest.LogCaptureFixture,
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World()
-    servers = world.server_set()
-    world.set.writes(A, B)
-    planned = servers.planned()
+    plan = planned(world, A, B)
     world.set.members = None
-    assert planned.to_write() == (A, B)
+    assert plan.to_write() == (A, B)
     assert caplog.messages == [
         "zk://zk1:2181/services/kestrel does not answer; items are put to the members of the plan"
     ]
-    assert world.set.followers == 0
 
 
-def test_a_plan_fails_for_nothing_and_a_task_that_knows_nobody_says_why() -> None:
-    world = World()
+def test_a_plan_fails_for_nothing_and_a_task_that_knows_nobody_says_why(world: World) -> None:
     servers = world.server_set()
     world.set.members = None
-    planned = servers.planned()
+    plan = servers.planned()
     with pytest.raises(SourceFailed, match="zk://zk1:2181/services/kestrel is not known after"):
-        planned.to_write()
+        plan.to_write()
     world.set.reads(A)
-    for each in (planned, servers.planned()):
+    for each in (plan, servers.planned()):
         with pytest.raises(SourceFailed, match="there is no server in zk://zk1:2181/services/kestrel/write that"):
             each.to_write()
-    assert world.set.followers == 0
 
 
-def test_a_set_that_nobody_is_in_any_more_is_not_taken_for_one_that_is_not_known() -> None:
-    world = World()
-    servers = world.server_set()
-    world.set.writes(A)
-    planned = servers.planned()
+def test_a_set_that_nobody_is_in_any_more_is_not_taken_for_one_that_is_not_known(world: World) -> None:
+    plan = planned(world, A)
     world.set.writes()
     with pytest.raises(SourceFailed, match="/write that speaks thrift"):
-        planned.to_write()
+        plan.to_write()
 
 
 def test_a_list_is_put_to_as_it_is() -> None:

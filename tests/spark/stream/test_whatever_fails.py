@@ -18,10 +18,11 @@ Step: TypeAlias = tuple[str, str, int]
 """What happens; the server where it does, or the place of a batch; and a number."""
 
 SETTINGS: Final = settings(deadline=None, max_examples=100)
+NO_NUMBER: Final = st.just(0)
 
 
-def step(name: str, words: list[str], number: st.SearchStrategy[int] | None = None) -> st.SearchStrategy[Step]:
-    return st.tuples(st.just(name), st.sampled_from(words), number or st.just(0))
+def step(name: str, words: list[str], number: st.SearchStrategy[int] = NO_NUMBER) -> st.SearchStrategy[Step]:
+    return st.tuples(st.just(name), st.sampled_from(words), number)
 
 
 def histories(servers: list[str], *more: st.SearchStrategy[Step]) -> st.SearchStrategy[list[Step]]:

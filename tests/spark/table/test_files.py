@@ -14,21 +14,10 @@ from kestrel.spark.table.planned_file import FileKind, PlannedFile
 from tests.journal.handwritten import addx
 from tests.scroll.handwritten import READER, WRITER, put, read_head
 from tests.spark.tables import planned_files as files
+from tests.tools.tool_processes import fill
 
 A = addx(b"a")
 LONG = b"long" * 60
-
-
-def made(folder: Path, **contents: bytes) -> Path:
-    """A folder with these files; in a name `__` is a dot, and `_PLUS_` and `_TILDE_` what they say."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in contents.items():
-        (folder / spelled(name)).write_bytes(data)
-    return folder
-
-
-def spelled(name: str) -> str:
-    return name.replace("__", ".").replace("_PLUS_", "+").replace("_TILDE_", "~")
 
 
 def names(found: list[PlannedFile]) -> list[tuple[str, int | None]]:
@@ -36,7 +25,7 @@ def names(found: list[PlannedFile]) -> list[tuple[str, int | None]]:
 
 
 def test_rotated_files_are_in_the_order_of_their_numbers_before_the_current_one(tmp_path: Path) -> None:
-    made(tmp_path, work=A, work__1000=A, work__900=A, other=A)
+    fill(tmp_path, {"work": A, "work.1000": A, "work.900": A, "other": A})
     of_work = [file for file in files(tmp_path) if file.owner.queue == "work"]
     assert names(of_work) == [("work.900", 0), ("work.1000", 1), ("work", 2)]
     assert [file.kind for file in of_work] == [FileKind.ROTATED, FileKind.ROTATED, FileKind.CURRENT]
@@ -44,27 +33,25 @@ def test_rotated_files_are_in_the_order_of_their_numbers_before_the_current_one(
 
 
 def test_a_pack_takes_the_place_of_files_up_to_its_number(tmp_path: Path) -> None:
-    made(tmp_path, work=A, work__1=A, work__5=A, work__5__pack=A, work__2__pack=A, work__7=A, work_TILDE__TILDE_9=A)
+    fill(tmp_path, {"work": A, "work.1": A, "work.5": A, "work.5.pack": A, "work.2.pack": A, "work.7": A, "work~~9": A})
     assert names(files(tmp_path)) == [("work.5.pack", 0), ("work.7", 1), ("work", 2)]
 
 
 def test_foreign_files_and_folders_are_left_alone(tmp_path: Path) -> None:
-    made(tmp_path, work=A)
-    (tmp_path / "notes.txt").write_bytes(b"notes")
+    fill(tmp_path, {"work": A, "notes.txt": b"notes"})
     (tmp_path / ".kestrel").mkdir()
     (tmp_path / ".hidden").write_bytes(A)
     assert names(files(tmp_path)) == [("work", 0)]
 
 
 def test_a_name_is_spelled_as_its_file_spells_it(tmp_path: Path) -> None:
-    (tmp_path / "café").write_bytes(A)
-    (tmp_path / "<b>").write_bytes(A)
+    fill(tmp_path, {"café": A, "<b>": A})
     assert {file.owner.queue for file in files(tmp_path)} == {"café", "<b>"}
 
 
 def test_writer_files_are_in_the_order_of_their_first_ids_and_reader_files_have_none(tmp_path: Path) -> None:
-    made(tmp_path, work__1=WRITER + put(5, b"b"), work__2=WRITER + put(1, b"a"), work__3=WRITER, work__read__=READER)
-    (tmp_path / "work.read.x").write_bytes(READER + read_head(1))
+    fill(tmp_path, {"work.1": WRITER + put(5, b"b"), "work.2": WRITER + put(1, b"a"), "work.3": WRITER})
+    fill(tmp_path, {"work.read.": READER, "work.read.x": READER + read_head(1)})
     found = files(tmp_path)
     assert names(found) == [("work.read.", None), ("work.read.x", None), ("work.2", 0), ("work.1", 1), ("work.3", 2)]
     assert [file.owner.queue for file in found] == ["work", "work+x", "work", "work", "work"]
@@ -73,15 +60,15 @@ def test_writer_files_are_in_the_order_of_their_first_ids_and_reader_files_have_
 
 
 def test_a_first_item_behind_much_else_is_found(tmp_path: Path) -> None:
-    made(tmp_path, work__1=WRITER + read_head(1) * 2000 + put(0, b"") + put(3, b"c"), work__2=WRITER + put(2, b"b"))
-    (tmp_path / "work.read.").write_bytes(READER)
+    fill(tmp_path, {"work.1": WRITER + read_head(1) * 2000 + put(0, b"") + put(3, b"c")})
+    fill(tmp_path, {"work.2": WRITER + put(2, b"b"), "work.read.": READER})
     assert [file.owner.file for file in files(tmp_path)] == ["work.read.", "work.2", "work.1"]
 
 
 def test_what_was_archived_stands_before_the_live_files_of_its_server(tmp_path: Path) -> None:
     spool, archive = tmp_path / "s1" / "spool", tmp_path / "s1" / "archive"
-    made(spool, work__20=WRITER + put(9, b"c"), work__read__=READER)
-    made(archive, archive_TILDE_work__10=WRITER + put(1, b"a"), archive_TILDE_work__11=WRITER + put(4, b"b"))
+    fill(spool, {"work.20": WRITER + put(9, b"c"), "work.read.": READER})
+    fill(archive, {"archive~work.10": WRITER + put(1, b"a"), "archive~work.11": WRITER + put(4, b"b")})
     for found in (files(spool, archive, server="s"), files(archive, spool, server="s"), files(tmp_path / "*" / "*")):
         assert names(found) == [
             ("work.read.", None),
@@ -112,8 +99,9 @@ class MovingDisk(Disk):
 @pytest.mark.parametrize("is_copied", [False, True])
 def test_a_file_that_is_archived_meanwhile_is_there_once(tmp_path: Path, at: bytes, is_copied: bool) -> None:
     """On its way to another file system it is in both places for a time."""
-    spool = made(tmp_path / "spool", work__1=WRITER + put(1, b"a"), work__2=WRITER + put(2, b"b"), work__read__=READER)
-    archive = made(tmp_path / "archive")
+    writers = {"work.1": WRITER + put(1, b"a"), "work.2": WRITER + put(2, b"b")}
+    spool = fill(tmp_path / "spool", {**writers, "work.read.": READER})
+    archive = fill(tmp_path / "archive", {})
 
     def move() -> None:
         (archive / "archive~work.1").write_bytes((spool / "work.1").read_bytes())
@@ -132,12 +120,11 @@ def test_a_file_that_is_archived_meanwhile_is_there_once(tmp_path: Path, at: byt
 def test_a_name_that_is_too_long_for_a_file_is_known_beside_the_live_files_and_so_for_the_archive(
     tmp_path: Path,
 ) -> None:
-    spool, archive = made(tmp_path / "spool"), made(tmp_path / "archive")
+    spool, archive = fill(tmp_path / "spool", {}), fill(tmp_path / "archive", {})
     known = EscapedNames(Disk(), str(spool).encode())
     stem = known.stem_of(LONG)
     known.remember(stem, LONG)
-    (spool / f"{stem.decode()}.2").write_bytes(WRITER + put(2, b"b"))
-    (spool / f"{stem.decode()}.read.").write_bytes(READER)
+    fill(spool, {f"{stem.decode()}.2": WRITER + put(2, b"b"), f"{stem.decode()}.read.": READER})
     (archive / f"archive~{stem.decode()}.1").write_bytes(WRITER + put(1, b"a"))
     found = files(spool, archive, server="s")
     assert [file.kind.value for file in found] == ["reader", "archived", "writer"]
@@ -146,17 +133,16 @@ def test_a_name_that_is_too_long_for_a_file_is_known_beside_the_live_files_and_s
 
 def test_a_name_that_nobody_knows_is_that_of_its_files(tmp_path: Path) -> None:
     stem = EscapedNames(Disk(), b"").stem_of(LONG).decode()
-    (tmp_path / f"{stem}.1").write_bytes(WRITER + put(1, b"a"))
-    (tmp_path / f"{stem}.read.x").write_bytes(READER)
+    fill(tmp_path, {f"{stem}.1": WRITER + put(1, b"a"), f"{stem}.read.x": READER})
     found = files(tmp_path)
     assert [(file.owner.journal, file.owner.queue) for file in found] == [(stem, f"{stem}.read.x"), (stem, stem)]
 
 
-@pytest.mark.parametrize("contents", [{"work": A}, {"work__1": WRITER + put(1, b"a"), "work__read__": READER}])
+@pytest.mark.parametrize("contents", [{"work": A}, {"work.1": WRITER + put(1, b"a"), "work.read.": READER}])
 def test_the_same_queue_in_two_folders_of_one_server_is_refused_with_the_way_out(
     tmp_path: Path, contents: dict[str, bytes]
 ) -> None:
-    one, two = made(tmp_path / "one", **contents), made(tmp_path / "two", **contents)
+    one, two = fill(tmp_path / "one", contents), fill(tmp_path / "two", contents)
     with pytest.raises(SourceFailed) as raised:
         files(one, two, server="s")
     assert str(raised.value) == (
@@ -171,9 +157,8 @@ def test_the_same_queue_in_two_folders_of_one_server_is_refused_with_the_way_out
 
 def test_a_file_alone_is_what_its_first_bytes_say(tmp_path: Path) -> None:
     damaged = tmp_path / ".kestrel" / "damaged"
-    made(damaged, work__5__tail=A)
-    made(tmp_path, archive_TILDE_work__123=WRITER + put(1, b"a"), work=A, empty=b"")
-    (tmp_path / "work.read.x").write_bytes(READER)
+    fill(damaged, {"work.5.tail": A})
+    fill(tmp_path, {"archive~work.123": WRITER + put(1, b"a"), "work": A, "empty": b"", "work.read.x": READER})
     [tail] = files(damaged / "work.5.tail")
     assert (tail.kind, tail.owner.format, tail.owner.queue) == (FileKind.ALONE, "journal", "work.5.tail")
     [archived] = files(tmp_path / "archive~work.123")
@@ -185,12 +170,12 @@ def test_a_file_alone_is_what_its_first_bytes_say(tmp_path: Path) -> None:
 
 
 def test_files_alone_of_one_journal_are_in_its_order(tmp_path: Path) -> None:
-    made(tmp_path, work=A, work__1000=A, work__900=A)
+    fill(tmp_path, {"work": A, "work.1000": A, "work.900": A})
     assert names(files(tmp_path / "work*")) == [("work.900", 0), ("work.1000", 1), ("work", 2)]
 
 
 def test_a_file_that_is_named_beside_its_folder_is_there_once(tmp_path: Path) -> None:
-    made(tmp_path, work=A, work__900=A)
+    fill(tmp_path, {"work": A, "work.900": A})
     assert names(files(tmp_path / "work", tmp_path)) == [("work.900", 0), ("work", 1)]
 
 
@@ -208,7 +193,7 @@ def queues(found: list[PlannedFile]) -> set[str]:
 
 
 def test_a_pattern_chooses_queues(tmp_path: Path) -> None:
-    made(tmp_path, work=A, work2=A, Work=A, other=A)
+    fill(tmp_path, {"work": A, "work2": A, "Work": A, "other": A})
     assert queues(files(tmp_path, queue="work")) == {"work"}
     assert queues(files(tmp_path, queue="work*")) == {"work", "work2"}
     assert queues(files(tmp_path, queue="[ow]*")) == {"work", "work2", "other"}
@@ -217,7 +202,7 @@ def test_a_pattern_chooses_queues(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["work+x", "work+[x]", "*+x", "w*+x", "work+*"])
 def test_with_a_child_come_the_writer_files_that_it_reads(tmp_path: Path, pattern: str) -> None:
-    made(tmp_path, work__1=WRITER + put(1, b"a"), other__1=WRITER + put(1, b"a"))
+    fill(tmp_path, {"work.1": WRITER + put(1, b"a"), "other.1": WRITER + put(1, b"a")})
     for name in ("work.read.x", "work.read.", "other.read."):
         (tmp_path / name).write_bytes(READER)
     found = [file.owner.file for file in files(tmp_path, queue=pattern)]
@@ -225,5 +210,5 @@ def test_with_a_child_come_the_writer_files_that_it_reads(tmp_path: Path, patter
 
 
 def test_with_a_child_comes_what_was_archived_though_no_reader_is_left(tmp_path: Path) -> None:
-    made(tmp_path, archive_TILDE_work__1=WRITER + put(1, b"a"))
+    fill(tmp_path, {"archive~work.1": WRITER + put(1, b"a")})
     assert [file.owner.file for file in files(tmp_path, queue="work+x")] == ["archive~work.1"]

@@ -31,6 +31,7 @@ from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid
 from tests.scroll.handwritten import READER, WRITER, put, read_head, targets
 from tests.spark.tables import Row, journal_reader, rows_of, source, table
 from tests.spark.times import at
+from tests.tools.tool_processes import fill
 
 TIMES = ("add_time", "expiry_time")
 
@@ -48,8 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Journals and scrolls whose columns have many values, and nulls."""
     path = tmp_path_factory.mktemp("spool")
     (path / "work").write_bytes(addx(b"a", 5, 7) + open_(1) + addx(b"bb", 6) + REMOVE + add(b"", 3) + save_xid(-2))
-    (path / "work.10").write_bytes(addx(b"ccc", 1 << 62, -1) * 3)
-    (path / "café").write_bytes(addx(b"a", -5))
+    fill(path, {"work.10": addx(b"ccc", 1 << 62, -1) * 3, "café": addx(b"a", -5)})
     (path / "ev.1").write_bytes(WRITER + put(2, b"x") + targets(0, b"c") + put(4, b"yy", 6, 9, 3))
     (path / "ev.read.c").write_bytes(READER + read_head(3))
     return path

@@ -14,6 +14,7 @@ from kestrel.spark.table.files import list_folder
 from kestrel.spark.table.options import JournalLocation
 from kestrel.spark.table.planned_file import PlannedFile
 from tests.journal.handwritten import addx
+from tests.tools.tool_processes import fill
 
 A, B = addx(b"a"), addx(b"bb")
 
@@ -56,8 +57,7 @@ def rotate(folder: Path, number: int, new: bytes = b"") -> Callable[[], None]:
 
 
 def test_a_calm_folder_is_looked_at_once(tmp_path: Path) -> None:
-    (tmp_path / "work").write_bytes(A)
-    (tmp_path / "work.5").write_bytes(B)
+    fill(tmp_path, {"work": A, "work.5": B})
     calm, disk = LivelyDisk(), LivelyDisk()
     assert sizes(list_folder(disk, place(tmp_path))) == {b"work.5": len(B), b"work": len(A)}
     (tmp_path / "other").write_bytes(A)
@@ -67,8 +67,7 @@ def test_a_calm_folder_is_looked_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", range(8))
 def test_a_file_that_is_rotated_at_any_listing_is_there_once(tmp_path: Path, at: int) -> None:
-    (tmp_path / "work").write_bytes(A)
-    (tmp_path / "other").write_bytes(A)
+    fill(tmp_path, {"work": A, "other": A})
     disk = LivelyDisk(*[nothing] * at, rotate(tmp_path, 7, B))
     found = sizes(list_folder(disk, place(tmp_path)))
     before, after = {b"work": len(A)}, {b"work.7": len(A), b"work": len(B)}
@@ -80,8 +79,7 @@ def test_a_file_that_is_rotated_at_any_listing_is_there_once(tmp_path: Path, at:
 def test_a_queue_that_is_deleted_and_made_again_at_any_listing_is_the_old_one_or_the_new_one(
     tmp_path: Path, at: int
 ) -> None:
-    (tmp_path / "work.5").write_bytes(A)
-    (tmp_path / "work").write_bytes(A)
+    fill(tmp_path, {"work.5": A, "work": A})
 
     def delete() -> None:
         (tmp_path / "work.5").unlink()
@@ -138,8 +136,7 @@ def test_a_queue_that_a_listing_misses_is_found_by_the_next(tmp_path: Path) -> N
 
 
 def test_one_journal_that_is_renamed_all_the_time_is_named(tmp_path: Path) -> None:
-    (tmp_path / "calm").write_bytes(A)
-    (tmp_path / "work").write_bytes(A)
+    fill(tmp_path, {"calm": A, "work": A})
 
     def again() -> None:
         rotate(tmp_path, disk.listings)()

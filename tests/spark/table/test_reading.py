@@ -22,6 +22,7 @@ from kestrel.spark.table.slices import FileSlice, plan_tasks
 from tests.journal.handwritten import add_xid, addx, open_, state_dump
 from tests.scroll.handwritten import READER, WRITER, put, read_head, targets
 from tests.spark.tables import journal_reader, planned_files, read_slices, source, table
+from tests.tools.tool_processes import fill
 
 A, B = addx(b"a" * 30), addx(b"b" * 30)
 
@@ -77,8 +78,7 @@ def test_what_is_good_is_read_and_the_rest_is_said(
 def test_zeros_behind_the_last_record_of_a_scroll_are_its_proper_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "work.1").write_bytes(WRITER + put(1, b"a") + bytes(5000))
-    (tmp_path / "work.read.").write_bytes(READER)
+    fill(tmp_path, {"work.1": WRITER + put(1, b"a") + bytes(5000), "work.read.": READER})
     assert len(rows(slices_of(tmp_path))) == 1
     assert problems(slices_of(tmp_path)) == []
     assert caplog.records == []
@@ -92,8 +92,7 @@ def test_no_word_of_an_item_is_logged(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_whole_files_have_no_problem(tmp_path: Path) -> None:
-    (tmp_path / "work").write_bytes(A + B)
-    (tmp_path / "empty").write_bytes(b"")
+    fill(tmp_path, {"work": A + B, "empty": b""})
     assert problems(slices_of(tmp_path)) == []
     assert table(tmp_path, view="errors") == []
 
@@ -121,8 +120,7 @@ class BadDisk(Disk):
 def test_a_file_that_cannot_be_read_is_said_and_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "large").write_bytes(A * 100)
-    (tmp_path / "work").write_bytes(A)
+    fill(tmp_path, {"large": A * 100, "work": A})
     monkeypatch.setattr(planned_file, "_SAMPLE_BYTES", 16)
     parts, disk = slices_of(tmp_path), BadDisk(len(A))
     assert [row["queue"] for row in rows(parts, disk=disk)] == ["work"]

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from kestrel.disk.reader import PART_BYTES
 from tests.journal.handwritten import addx, open_
 from tests.scroll.handwritten import READER, WRITER, put, targets
+from tests.tools.tool_processes import fill
 
 
 def test_a_folder_of_journals_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
@@ -30,8 +31,7 @@ def test_servers_named_by_a_pattern_and_a_large_file_are_read_by_several_tasks(
     for server in ("s1", "s2"):
         (tmp_path / server / "spool").mkdir(parents=True)
     (tmp_path / "s1" / "spool" / "work").write_bytes(addx(b"x" * 1003) * 3 * (PART_BYTES // 1024))
-    (tmp_path / "s2" / "spool" / "ev.1").write_bytes(WRITER + targets(0, b"c") + put(1, b"yes"))
-    (tmp_path / "s2" / "spool" / "ev.read.c").write_bytes(READER)
+    fill(tmp_path / "s2" / "spool", {"ev.1": WRITER + targets(0, b"c") + put(1, b"yes"), "ev.read.c": READER})
     load = spark.read.format("kestrel").option("partitionBytes", "1MiB").schema("server STRING, item_id BIGINT")
     table = load.load([str(tmp_path / "s1" / "spool"), str(tmp_path / "*" / "spool")])
     assert table.rdd.getNumPartitions() >= 3
@@ -55,8 +55,7 @@ def test_what_is_wrong_is_a_table_too(spark: SparkSession, tmp_path: Path) -> No
 def test_filters_find_the_same_rows_taken_over_and_not_and_need_no_setting_where_they_are_not(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    (tmp_path / "work").write_bytes(addx(b"hello") + open_(7) + addx(b"you", 9))
-    (tmp_path / "other").write_bytes(addx(b"x", 9))
+    fill(tmp_path, {"work": addx(b"hello") + open_(7) + addx(b"you", 9), "other": addx(b"x", 9)})
     setting = "spark.sql.python.filterPushdown.enabled"
     wanted = "queue = 'work' AND op = 'ADDX' AND add_time > timestamp_millis(5) AND xid IS NULL"
     taken_over = spark.read.format("kestrel").option("filterPushdown", "true").load(str(tmp_path)).filter(wanted)

@@ -13,6 +13,7 @@ from tests.journal.handwritten import add, addx
 from tests.scroll.handwritten import WRITER, put
 from tests.spark.tables import table
 from tests.spark.times import at, collected
+from tests.tools.tool_processes import fill
 
 PATIENCE_S = 120
 LARGEST_MS = (1 << 63) - 1
@@ -22,8 +23,7 @@ LIMITED = [253_370_764_800_001, LARGEST_MS, -62_104_060_800_001, -LARGEST_MS - 1
 
 @pytest.mark.parametrize("ms", [*TIMES, *LIMITED])
 def test_times_beyond_the_limits_become_the_limit(tmp_path: Path, ms: int) -> None:
-    (tmp_path / "work").write_bytes(addx(b"a", ms, ms))
-    (tmp_path / "ev.1").write_bytes(WRITER + put(1, b"a", ms, ms))
+    fill(tmp_path, {"work": addx(b"a", ms, ms), "ev.1": WRITER + put(1, b"a", ms, ms)})
     for row in table(tmp_path):
         assert (row["add_time"], row["expiry_time"]) == (at(ms), at(ms))
 
@@ -37,13 +37,6 @@ def test_spark_collects_any_time(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(b"".join(addx(b"a", ms) for ms in [*TIMES, *LIMITED]))
     rows = spark.read.format("kestrel").load(str(tmp_path)).orderBy("offset").collect()
     assert [collected(row)["add_time"] for row in rows] == [at(ms) for ms in [*TIMES, *LIMITED]]
-
-
-def test_add_times_are_grouped_by_window(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "work").write_bytes(b"".join(addx(b"a", ms) for ms in (0, 59_999, 60_000, 60_001, 119_999)))
-    windows = spark.read.format("kestrel").load(str(tmp_path)).groupBy(F.window("add_time", "1 minute")).count()
-    counts = [(row["window"].start, row["count"]) for row in windows.orderBy("window").collect()]
-    assert counts == [(datetime.fromtimestamp(0), 2), (datetime.fromtimestamp(60), 3)]
 
 
 def test_a_watermark_closes_the_windows_of_an_archive(spark: SparkSession, tmp_path: Path, archive: Path) -> None:
