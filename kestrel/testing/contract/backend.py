@@ -116,7 +116,12 @@ class Backend(ABC):
         return self.factory.capabilities
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Run a test with `commit_fault` for each fault, and one with `event` also after a restart and a kill."""
+        """Run a test with `commit_fault` for each fault, and one with `event` also after a restart and a kill.
+
+        A test with `is_late` also runs with answers of the database that are held back, if there is a faulty database.
+        """
+        if "is_late" in metafunc.fixturenames:
+            metafunc.parametrize("is_late", [False, True] if self.has_faulty_database else [False])
         if "commit_fault" in metafunc.fixturenames:
             metafunc.parametrize("commit_fault", self.commit_faults)
         if "event" in metafunc.fixturenames:
@@ -234,15 +239,14 @@ class StorageUnderTest:
     def _next_call_s(self) -> float:
         return min((call.getTime() for call in self.clock.getDelayedCalls()), default=math.inf)
 
-    def wait_for_fill(self, queue: IQueueStorage, filling: Deferred[None]) -> None:
+    def wait_for_fill(self, queue: IQueueStorage, filling: DeferredOutcome) -> None:
         """Wait until a fill fires, and commit if it does not fire otherwise. Raise its failure."""
-        outcome = DeferredOutcome(filling)
         self.run_threads()
-        if not outcome.is_there:
+        if not filling.is_there:
             self.commit_to_fill(queue)
             self.run_threads()
-        assert outcome.is_there, "all jobs have run and all changes are committed, but fill has not fired"
-        outcome.result()
+        assert filling.is_there, "all jobs have run and all changes are committed, but fill has not fired"
+        filling.result()
 
     # Operations.
 
@@ -333,7 +337,7 @@ class StorageUnderTest:
             filling = queue.fill()
             if filling is None:
                 return look()
-            self.wait_for_fill(queue, filling)
+            self.wait_for_fill(queue, DeferredOutcome(filling))
         raise AssertionError(f"the head is not in memory after {MAX_FILLS} fills")
 
     def take_all(self, queue: IQueueStorage) -> list[Item]:
