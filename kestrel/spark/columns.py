@@ -8,37 +8,26 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from kestrel.spark.options import SourceFailed
 
-_STRING, _INT, _LONG, _BINARY, _TIME = StringType(), IntegerType(), LongType(), BinaryType(), TimestampType()
+_STRING, _INT, _LONG, _BINARY, _TIME = T.StringType(), T.IntegerType(), T.LongType(), T.BinaryType(), T.TimestampType()
 
 
 
-def struct_of(**kinds: DataType) -> StructType:
+def struct_of(**kinds: T.DataType) -> T.StructType:
     """Return a struct with fields of these types, none of which may be null."""
-    return StructType([StructField(name, kind, False) for name, kind in kinds.items()])
+    return T.StructType([T.StructField(name, kind, False) for name, kind in kinds.items()])
 
 
-_RANGES = ArrayType(struct_of(first=_LONG, last=_LONG), False)
-_ERROR_COUNTS = ArrayType(struct_of(item_id=_LONG, errors=_INT), False)
-_TARGETS = struct_of(readers=ArrayType(_STRING, False), are_left_out=BooleanType())
+_RANGES = T.ArrayType(struct_of(first=_LONG, last=_LONG), False)
+_ERROR_COUNTS = T.ArrayType(struct_of(item_id=_LONG, errors=_INT), False)
+_TARGETS = struct_of(readers=T.ArrayType(_STRING, False), are_left_out=T.BooleanType())
 
 
-def _field(name: str, kind: DataType, comment: str, *, is_always: bool = False) -> StructField:
-    return StructField(name, kind, not is_always, {"comment": comment})
+def _field(name: str, kind: T.DataType, comment: str, *, is_always: bool = False) -> T.StructField:
+    return T.StructField(name, kind, not is_always, {"comment": comment})
 
 
 _PLACE: Final = (
@@ -53,7 +42,7 @@ _PLACE: Final = (
 _ADD_TIME: Final = _field("add_time", _TIME, "when the item was added; null where the record does not say")
 _EXPIRY_TIME: Final = _field("expiry_time", _TIME, "when the item expires; null for never")
 
-RECORDS: Final = StructType(
+RECORDS: Final = T.StructType(
     [
         *_PLACE,
         _field("kind", _STRING, "current, rotated, pack, writer, reader, archived or alone", is_always=True),
@@ -76,7 +65,7 @@ RECORDS: Final = StructType(
     ]
 )
 
-PROBLEMS: Final = StructType(
+PROBLEMS: Final = T.StructType(
     [
         *_PLACE,
         _field("offset", _LONG, "the end of the good part of the file, in bytes; null if unknown"),
@@ -87,7 +76,7 @@ PROBLEMS: Final = StructType(
 )
 """Columns of the problems table, one row for each file that is incomplete, damaged or unreadable."""
 
-HISTORIES: Final = StructType(
+HISTORIES: Final = T.StructType(
     [
         *_PLACE,
         _field("offset", _LONG, "the offset in that file of the record that added the item, in bytes", is_always=True),
@@ -111,7 +100,7 @@ HISTORIES: Final = StructType(
     ]
 )
 
-ITEMS: Final = StructType(
+ITEMS: Final = T.StructType(
     [
         _field("server", _STRING, "the server that had the item, as host:port", is_always=True),
         _field("queue", _STRING, "the queue of the item", is_always=True),
@@ -132,9 +121,9 @@ _EXPORTED: Final = (
     _field("errors", _INT, "how often the item was redelivered because its reader failed"),
 )
 
-EXPORTED_ITEMS: Final = StructType([*_EXPORTED, _field("data", _BINARY, "the item")])
+EXPORTED_ITEMS: Final = T.StructType([*_EXPORTED, _field("data", _BINARY, "the item")])
 
-EXPORTED_TEXTS: Final = StructType(
+EXPORTED_TEXTS: Final = T.StructType(
     [
         *_EXPORTED,
         _field("data", _STRING, "the item as text; null if it is not valid UTF-8"),
@@ -143,21 +132,21 @@ EXPORTED_TEXTS: Final = StructType(
 )
 """Columns of exported items in JSON, which has no bytes."""
 
-EXPORT_PROBLEM: Final = StructField("problem", struct_of(place=_LONG, sentence=_STRING, is_complaint=BooleanType()))
+EXPORT_PROBLEM: Final = T.StructField("problem", struct_of(place=_LONG, sentence=_STRING, is_complaint=T.BooleanType()))
 """Column of a row that describes a problem of the source files instead of an item."""
 
-EXPORT_TOTALS: Final = StructField("totals", struct_of(server=_STRING, queues=_LONG, items=_LONG, bytes=_LONG))
+EXPORT_TOTALS: Final = T.StructField("totals", struct_of(server=_STRING, queues=_LONG, items=_LONG, bytes=_LONG))
 """Column of the last row of each unit: what was exported from it. Bytes are those of the items' data."""
 
 DATA: Final = "data"
 
 
-def drop_column(schema: StructType, name: str) -> StructType:
+def drop_column(schema: T.StructType, name: str) -> T.StructType:
     """Return the schema without the column `name`."""
-    return StructType([field for field in schema if field.name != name])
+    return T.StructType([field for field in schema if field.name != name])
 
 
-def check_schema(asked: StructType, known: StructType) -> None:
+def check_schema(asked: T.StructType, known: T.StructType) -> None:
     """Raise `SourceFailed` unless `known` has each column of `asked` with the same type.
 
     A column that may be null in `known` must also be nullable in `asked`.

@@ -8,11 +8,10 @@ import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from kestrel.disk.files import Disk
-from kestrel.spark.options import SourceFailed
+from kestrel.spark.options import SourceFailed, parse_time_s
 from kestrel.spark.report.report_data import InputSummary, ReportData, checked_interval_ms
 from kestrel.spark.report.report_folder import ReportFolder
 from kestrel.spark.startup import MASTER, check_installed, run_command, use_spark
@@ -160,8 +159,7 @@ def _time_ms(text: str) -> int:
         time_ms = int(text)
     else:
         try:
-            moment = datetime.fromisoformat(text)
-            time_ms = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+            time_ms = int(parse_time_s(text) * 1000)
         except (ValueError, OverflowError):
             raise ArgumentTypeError(f"{text!r} is not a time: write it as in 2026-01-31T12:00:00") from None
     if not 0 <= time_ms <= _LATEST_MS:

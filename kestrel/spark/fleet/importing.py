@@ -12,19 +12,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    NullType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from kestrel.disk.files import Disk
 from kestrel.errors import BadQueueName
@@ -40,20 +28,20 @@ from kestrel.tools.formatting import count, show_text
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed
 
 _MOST_ERRORS: Final = 2**31 - 1
-_NEEDED: Final[dict[str, DataType]] = {"queue": StringType()}
-_OPTIONAL: Final[dict[str, DataType]] = {
-    "server": StringType(),
-    "folder": StringType(),
-    "position": LongType(),
-    "errors": IntegerType(),
+_NEEDED: Final[dict[str, T.DataType]] = {"queue": T.StringType()}
+_OPTIONAL: Final[dict[str, T.DataType]] = {
+    "server": T.StringType(),
+    "folder": T.StringType(),
+    "position": T.LongType(),
+    "errors": T.IntegerType(),
 }
 _TIMES: Final = {"add_time": "add_ms", "expiry_time": "expiry_ms"}
 """Columns of timestamps, and their names in exports of version 1.0, which have ms since 1970."""
-_WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
+_WHOLE: Final = (T.LongType, T.IntegerType, T.ShortType, T.ByteType)
 _ORDER: Final = ("position", "add_ms")
 
 
-_BAD: Final = StructField("_corrupt_record", StringType())
+_BAD: Final = T.StructField("_corrupt_record", T.StringType())
 """Spark's column for invalid lines. If a job failed for one, Spark would print the line, with the item's data."""
 
 
@@ -79,8 +67,8 @@ def read_items(spark: SparkSession, path: str, form: ExportFormat | None = None)
     try:
         if form is ExportFormat.PARQUET:
             return spark.read.parquet(whole_path(path))
-        old_times = [StructField(name, LongType()) for name in _TIMES.values()]
-        columns = StructType([*EXPORTED_TEXTS, *old_times, _BAD])
+        old_times = [T.StructField(name, T.LongType()) for name in _TIMES.values()]
+        columns = T.StructType([*EXPORTED_TEXTS, *old_times, _BAD])
         reader = spark.read.schema(columns).option("maxStringLen", MAX_DATA_BYTES)
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _BAD.name)
         return reader.json(whole_path(path))
@@ -170,16 +158,16 @@ def _normal(items: DataFrame, now_ms: int) -> DataFrame:
         columns.append(column.alias(name))
     for (name, name_ms), default_ms in zip(_TIMES.items(), (now_ms, 0), strict=True):
         given = [F.unix_millis(name)] if name in kinds else []
-        given += [F.col(name_ms).cast(LongType())] if name_ms in kinds else []
-        columns.append(F.coalesce(*given, F.lit(default_ms).cast(LongType())).alias(name_ms))
-    data = F.col("data").cast(BinaryType())
+        given += [F.col(name_ms).cast(T.LongType())] if name_ms in kinds else []
+        columns.append(F.coalesce(*given, F.lit(default_ms).cast(T.LongType())).alias(name_ms))
+    data = F.col("data").cast(T.BinaryType())
     if "base64" in kinds:
         data = F.coalesce(data, F.try_to_binary(F.col("base64"), F.lit("base64")))  # to_binary's error shows the item
     is_bad = F.col(_BAD.name).isNotNull() if _BAD.name in kinds else F.lit(False)
     return items.select(*columns, data.alias("data"), is_bad.alias("is_bad"))
 
 
-def check_columns(schema: StructType) -> Mapping[str, DataType]:
+def check_columns(schema: T.StructType) -> Mapping[str, T.DataType]:
     """Return the types of the columns by name. Raises `SourceFailed` for a wrong type, or without queue or data.
 
     No type is converted implicitly: a number as a timestamp has other units, and bytes may not be valid text.
@@ -188,15 +176,15 @@ def check_columns(schema: StructType) -> Mapping[str, DataType]:
     for name in ("queue", "data"):
         if name not in kinds:
             raise SourceFailed(f"the items have no column {name}: they have {', '.join(kinds)}")
-    known: dict[str, tuple[type[DataType], ...]] = {
-        **{name: (StringType,) if kind == StringType() else _WHOLE for name, kind in (_NEEDED | _OPTIONAL).items()},
-        **dict.fromkeys(_TIMES, (TimestampType,)),
+    known: dict[str, tuple[type[T.DataType], ...]] = {
+        **{name: (T.StringType,) if kind == T.StringType() else _WHOLE for name, kind in (_NEEDED | _OPTIONAL).items()},
+        **dict.fromkeys(_TIMES, (T.TimestampType,)),
         **dict.fromkeys(_TIMES.values(), _WHOLE),
-        "data": (BinaryType, StringType),
-        "base64": (StringType,),
+        "data": (T.BinaryType, T.StringType),
+        "base64": (T.StringType,),
     }
     for name, allowed in known.items():
-        if name in kinds and not isinstance(kinds[name], (*allowed, NullType)):
+        if name in kinds and not isinstance(kinds[name], (*allowed, T.NullType)):
             wanted = " or ".join(kind.typeName() for kind in allowed)
             raise SourceFailed(f"the column {name} is {kinds[name].simpleString()}: make it {wanted}")
     return kinds

@@ -15,19 +15,9 @@ from kestrel.client.arguments import name_bytes
 from kestrel.client.retrying_server import PATIENCE_S, RetryingServer
 from kestrel.cluster.member import READ, WRITE
 from kestrel.cluster.uri import ServerSetUri, is_server_set, parse_server_set
-from kestrel.config.units import format_duration_ms, parse_duration_ms
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
-from kestrel.spark.options import (
-    STARTING_OFFSETS,
-    SourceFailed,
-    check_option_names,
-    parse_boolean,
-    parse_choice,
-    parse_positive,
-    parse_size_option,
-    parse_start_ms,
-)
+from kestrel.spark.options import STARTING_OFFSETS, OptionValues, SourceFailed
 from kestrel.spark.stream.server_directory import ServerDirectory, check_can_follow
 from kestrel.tls import TlsOptions
 from kestrel.tools.tool_runner import explain_os_error
@@ -35,11 +25,6 @@ from kestrel.tools.tool_runner import explain_os_error
 logger = logging.getLogger("kestrel.spark")
 
 TIMEOUT_S: Final = 10.0
-
-LONGEST_S: Final = 24 * 3600
-"""Upper bound of timeout and patience."""
-
-_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 
 SERVERS: Final = "servers"
 
@@ -102,7 +87,7 @@ def has_server_options(given: Mapping[str, str]) -> bool:
     return any(name.lower() == SERVERS for name in given)
 
 
-def parse_servers(values: Mapping[str, str]) -> StreamServers:
+def parse_servers(values: OptionValues) -> StreamServers:
     """Parse the options that name the servers and describe the connections. Raises `SourceFailed`."""
     text = values.get(SERVERS, "").strip()
     try:
@@ -117,7 +102,7 @@ def parse_servers(values: Mapping[str, str]) -> StreamServers:
     return StreamServers(
         addresses=addresses,
         timeout_s=_timeout_of(values),
-        patience_s=parse_seconds(values, "patience", PATIENCE_S),
+        patience_s=values.seconds("patience", PATIENCE_S),
         tls=_tls_of(values),
         server_set=server_set,
     )
@@ -150,17 +135,17 @@ def _checked_name(option: str, name: str) -> str:
     return name
 
 
-def _timeout_of(values: Mapping[str, str]) -> float:
-    timeout_s = parse_seconds(values, "timeout", TIMEOUT_S)
+def _timeout_of(values: OptionValues) -> float:
+    timeout_s = values.seconds("timeout", TIMEOUT_S)
     if not timeout_s:
         raise SourceFailed("timeout must be more than 0")
     return timeout_s
 
 
-def _tls_of(values: Mapping[str, str]) -> TlsOptions | None:
+def _tls_of(values: OptionValues) -> TlsOptions | None:
     files = {"ca_file": "caFile", "cert_file": "certFile", "key_file": "keyFile", "server_name": "serverName"}
     given = {field: values[name] for field, name in files.items() if name in values}
-    if not parse_boolean(values, "tls", bool(given)):
+    if not values.boolean("tls", bool(given)):
         if given:
             raise SourceFailed(f"{files[next(iter(given))]} requires tls")
         return None
@@ -174,23 +159,6 @@ def _tls_of(values: Mapping[str, str]) -> TlsOptions | None:
     except ValueError as error:
         raise SourceFailed(f"TLS: {error}") from None
     return options
-
-
-def parse_seconds(values: Mapping[str, str], name: str, default_s: float) -> float:
-    """Return a duration in seconds, from a text such as ``500ms`` or ``2m``, or a number of seconds.
-
-    Raises `SourceFailed` for an invalid text, or for more than 24 hours.
-    """
-    if name not in values:
-        return default_s
-    value = values[name].strip()
-    try:
-        time_s = parse_duration_ms(float(value) if _SECONDS.fullmatch(value) else value) / 1000
-    except ValueError as error:
-        raise SourceFailed(f"{name}: {error}") from None
-    if time_s > LONGEST_S:
-        raise SourceFailed(f"{name} is at most {format_duration_ms(LONGEST_S * 1000)}, not {value}")
-    return time_s
 
 
 READER: Final = "spark"
@@ -260,7 +228,7 @@ class StreamOptions:
     slices: int = SLICES
     """Maximum of tasks for the items of one queue of one server in a batch."""
     start_ms: float = 0
-    """Exactly once only: time of the first items of a new stream (`kestrel.spark.options.parse_start_ms`)."""
+    """Exactly once only: time of the first items of a new stream (`kestrel.spark.options.OptionValues.start_ms`)."""
     reader: bytes = READER.encode()
     """Exactly once only: the reader name under which the servers keep the items."""
     fails_on_data_loss: bool = True
@@ -275,8 +243,8 @@ class StreamOptions:
 
 def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     """Parse Spark's options, whose names are case-insensitive. Raises `SourceFailed`."""
-    values = check_option_names(given, OPTIONS, ALIASES)
-    delivery = Delivery(parse_choice(values, "delivery", *(each.value for each in Delivery)))
+    values = OptionValues.checked(given, OPTIONS, ALIASES)
+    delivery = Delivery(values.choice("delivery", *(each.value for each in Delivery)))
     for other, names in _OWN.items():
         for name in names:
             if name in values and other is not delivery:
@@ -286,17 +254,17 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
         servers=parse_servers(values),
         queues=_queues_of(values),
         delivery=delivery,
-        max_items=parse_positive(values, MAX_ITEMS, RANGE_ROWS if is_exact else OPEN_ROWS),
+        max_items=values.positive(MAX_ITEMS, RANGE_ROWS if is_exact else OPEN_ROWS),
         max_bytes=_max_bytes_of(values, is_exact=is_exact),
-        slices=parse_positive(values, "slices", SLICES),
+        slices=values.positive("slices", SLICES),
         start_ms=_start_ms_of(values, is_exact=is_exact),
         reader=_reader_of(values),
-        fails_on_data_loss=parse_boolean(values, "failOnDataLoss", True),
+        fails_on_data_loss=values.boolean("failOnDataLoss", True),
         hold_ms=_hold_ms_of(values),
     )
 
 
-def _queues_of(values: Mapping[str, str]) -> tuple[str, ...] | re.Pattern[str]:
+def _queues_of(values: OptionValues) -> tuple[str, ...] | re.Pattern[str]:
     if SUBSCRIBE in values and SUBSCRIBE_PATTERN in values:
         raise SourceFailed(f"{SUBSCRIBE} cannot be combined with {SUBSCRIBE_PATTERN}")
     if SUBSCRIBE_PATTERN in values:
@@ -311,8 +279,8 @@ def _queues_of(values: Mapping[str, str]) -> tuple[str, ...] | re.Pattern[str]:
     return names
 
 
-def _start_ms_of(values: Mapping[str, str], *, is_exact: bool) -> float:
-    start_ms = parse_start_ms(values)
+def _start_ms_of(values: OptionValues, *, is_exact: bool) -> float:
+    start_ms = values.start_ms()
     if start_ms and not is_exact:
         raise SourceFailed(
             f'{STARTING_OFFSETS} must be earliest with option("delivery", "at_least_once"), because the items have no '
@@ -322,23 +290,23 @@ def _start_ms_of(values: Mapping[str, str], *, is_exact: bool) -> float:
     return start_ms
 
 
-def _reader_of(values: Mapping[str, str]) -> bytes:
+def _reader_of(values: OptionValues) -> bytes:
     reader = values.get("reader", READER).encode()
     if not 0 < len(reader) <= LONGEST_READER_BYTES:
         raise SourceFailed(f"reader must be a name of 1 to {LONGEST_READER_BYTES} bytes, not {len(reader)}")
     return reader
 
 
-def _max_bytes_of(values: Mapping[str, str], *, is_exact: bool) -> int:
-    size = parse_size_option(values, MAX_BYTES, UNLIMITED_BYTES if is_exact else OPEN_BYTES)
+def _max_bytes_of(values: OptionValues, *, is_exact: bool) -> int:
+    size = values.size(MAX_BYTES, UNLIMITED_BYTES if is_exact else OPEN_BYTES)
     most = UNLIMITED_BYTES if is_exact else MOST_OPEN_BYTES
     if not 0 < size <= most:
         raise SourceFailed(f"{MAX_BYTES} must be from 1 to {most}, not {values[MAX_BYTES]!r}")
     return size
 
 
-def _hold_ms_of(values: Mapping[str, str]) -> int:
-    hold_s = parse_seconds(values, "hold", HOLD_S)
+def _hold_ms_of(values: OptionValues) -> int:
+    hold_s = values.seconds("hold", HOLD_S)
     if hold_s < 1:
         raise SourceFailed(f"hold must be at least 1s, not {values['hold']}")
     return int(hold_s * 1000)
@@ -369,8 +337,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
             'option("queue", "work")'
         )
     ours = {name: value for name, value in given.items() if name.lower() not in _OF_SPARK}
-    values = check_option_names(ours, (*NAMES, QUEUE, KEYS))
+    values = OptionValues.checked(ours, (*NAMES, QUEUE, KEYS))
     servers = parse_servers(values)
     if QUEUE not in values:
         raise SourceFailed(f'no queue is given: option("{QUEUE}", "work")')
-    return SinkOptions(servers, _checked_name(QUEUE, values[QUEUE]), has_keys=parse_boolean(values, KEYS, False))
+    return SinkOptions(servers, _checked_name(QUEUE, values[QUEUE]), has_keys=values.boolean(KEYS, False))

@@ -12,18 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from kestrel.spark.options import (
-    PATHS,
-    STARTING_OFFSETS,
-    SourceFailed,
-    check_option_names,
-    parse_boolean,
-    parse_choice,
-    parse_positive,
-    parse_size_option,
-    parse_start_ms,
-    parse_time_s,
-)
+from kestrel.spark.options import PATHS, STARTING_OFFSETS, OptionValues, SourceFailed
 from kestrel.tools.formatting import show_path
 
 PARTITION_BYTES: Final = 256 * 1024 * 1024
@@ -70,23 +59,23 @@ _NAMES: Final = (
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Parse Spark's options, whose names are case-insensitive. Raises `SourceFailed`."""
-    values = check_option_names(given, _NAMES)
+    values = OptionValues.checked(given, _NAMES)
     return SourceOptions(
         paths=_paths(values),
         server=values.get("server"),
         queue=values.get("queue"),
-        lists_errors=parse_choice(values, "view", "records", "errors") == "errors",
-        has_payload=parse_boolean(values, "payload", True),
+        lists_errors=values.choice("view", "records", "errors") == "errors",
+        has_payload=values.boolean("payload", True),
         partition_bytes=_size(values),
-        parallelism=parse_positive(values, "parallelism", os.cpu_count() or 1),
-        is_failfast=parse_choice(values, "mode", "PERMISSIVE", "FAILFAST") == "FAILFAST",
-        pushes_filters=parse_boolean(values, "filterPushdown", False),
-        modified_after_s=parse_time_s(values, "modifiedAfter"),
-        modified_before_s=parse_time_s(values, "modifiedBefore"),
+        parallelism=values.positive("parallelism", os.cpu_count() or 1),
+        is_failfast=values.choice("mode", "PERMISSIVE", "FAILFAST") == "FAILFAST",
+        pushes_filters=values.boolean("filterPushdown", False),
+        modified_after_s=values.time_s("modifiedAfter"),
+        modified_before_s=values.time_s("modifiedBefore"),
     )
 
 
-def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
+def _paths(values: OptionValues) -> tuple[str, ...]:
     try:
         several = json.loads(values.get("paths", "[]"))
     except ValueError:
@@ -99,10 +88,10 @@ def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _size(values: Mapping[str, str]) -> int | None:
+def _size(values: OptionValues) -> int | None:
     if "partitionBytes" not in values:
         return None
-    size = parse_size_option(values, "partitionBytes", PARTITION_BYTES)
+    size = values.size("partitionBytes", PARTITION_BYTES)
     if not size:
         raise SourceFailed("partitionBytes must be at least 1")
     return size
@@ -125,7 +114,7 @@ class ArchiveOptions:
     index: str
     """Absolute path of the index of files seen."""
     start_ms: float = 0
-    """Time of the first items of a new stream (`kestrel.spark.options.parse_start_ms`)."""
+    """Time of the first items of a new stream (`kestrel.spark.options.OptionValues.start_ms`)."""
     most_files: int = MOST_FILES
     ignores_missing: bool = False
 
@@ -138,7 +127,7 @@ def is_archive_stream(given: Mapping[str, str]) -> bool:
 
 def parse_archive_options(given: Mapping[str, str]) -> ArchiveOptions:
     """Parse Spark's options, whose names are case-insensitive. Raises `SourceFailed`."""
-    values = check_option_names(given, (*_OF_TABLES, *OF_STREAMS))
+    values = OptionValues.checked(given, (*_OF_TABLES, *OF_STREAMS))
     table = parse_options({name: value for name, value in values.items() if name in _OF_TABLES})
     index = values.get("index")
     if index is None:
@@ -151,9 +140,9 @@ def parse_archive_options(given: Mapping[str, str]) -> ArchiveOptions:
     return ArchiveOptions(
         table=table,
         index=index,
-        start_ms=parse_start_ms(values),
-        most_files=parse_positive(values, "maxFiles", MOST_FILES),
-        ignores_missing=parse_boolean(values, "ignoreMissingFiles", False),
+        start_ms=values.start_ms(),
+        most_files=values.positive("maxFiles", MOST_FILES),
+        ignores_missing=values.boolean("ignoreMissingFiles", False),
     )
 
 

@@ -14,19 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
+from pyspark.sql import datasource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -56,13 +44,14 @@ OF_RECORDS: Final = ("op", "opcode", "xid", "item_id", "add_time", "expiry_time"
 
 _ARROW_RECORDS: Final = to_arrow_schema(RECORDS, timezone="UTC")
 
-_COMPARISONS: Final[dict[type[Filter], str]] = {
-    EqualTo: "equal",
-    GreaterThan: "greater",
-    GreaterThanOrEqual: "greater_equal",
-    LessThan: "less",
-    LessThanOrEqual: "less_equal",
+_COMPARISONS: Final[dict[type[datasource.Filter], str]] = {
+    datasource.EqualTo: "equal",
+    datasource.GreaterThan: "greater",
+    datasource.GreaterThanOrEqual: "greater_equal",
+    datasource.LessThan: "less",
+    datasource.LessThanOrEqual: "less_equal",
 }
+_OTHERS: Final = (datasource.In, datasource.IsNotNull, datasource.StringStartsWith)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +59,7 @@ class Condition:
     """A filter of one column. A null value never meets it."""
 
     column: str
-    filter: Filter
+    filter: datasource.Filter
 
     def is_met_by(self, file: PlannedFile) -> bool:
         """Return True if the file's records meet the condition. The column must be one of `OF_FILES`."""
@@ -80,22 +69,22 @@ class Condition:
     def met(self, values: pa.Array) -> pa.Array:
         """Return a boolean for each value, true if it meets the condition."""
         asked = self.filter
-        if isinstance(asked, IsNotNull):
+        if isinstance(asked, datasource.IsNotNull):
             return pc.is_valid(values)
-        if isinstance(asked, In):
+        if isinstance(asked, datasource.In):
             return pc.is_in(values, pa.array([each for each in asked.value if each is not None], values.type))
-        if isinstance(asked, StringStartsWith):
+        if isinstance(asked, datasource.StringStartsWith):
             return pc.fill_null(pc.starts_with(values, asked.value), False)
         value = getattr(asked, "value")  # noqa: B009 - all comparisons have it, but their base class does not
         return pc.fill_null(getattr(pc, _COMPARISONS[type(asked)])(values, value), False)
 
 
-def split_filters(filters: Iterable[Filter]) -> tuple[list[Condition], list[Filter]]:
+def split_filters(filters: Iterable[datasource.Filter]) -> tuple[list[Condition], list[datasource.Filter]]:
     """Return the conditions for the reader, and the filters left to Spark."""
     conditions, left = [], []
     for each in filters:
         path: tuple[str, ...] = getattr(each, "attribute", ())
-        is_known = type(each) in _COMPARISONS or isinstance(each, In | IsNotNull | StringStartsWith)
+        is_known = isinstance(each, (*_COMPARISONS, *_OTHERS))
         if is_known and len(path) == 1 and path[0] in (*OF_FILES, *OF_RECORDS):
             conditions.append(Condition(path[0], each))
         else:
@@ -248,7 +237,7 @@ def reader_of(options: SourceOptions, schema: StructType) -> JournalReader:
     return (FilteringReader if reads_some else JournalReader)(options, schema)
 
 
-class JournalReader(DataSourceReader):
+class JournalReader(datasource.DataSourceReader):
     """A reader that divides the files into tasks, and reads them in the tasks."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -256,7 +245,7 @@ class JournalReader(DataSourceReader):
         self._schema = schema
         self._conditions: list[Condition] = []
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[datasource.InputPartition]:
         try:
             return self._tasks(Disk())
         except OSError as error:
@@ -276,7 +265,7 @@ class JournalReader(DataSourceReader):
         splits = not options.lists_errors  # a problem must have one row
         return plan_tasks(disk, chosen, options.partition_bytes, options.parallelism, splits=splits)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task.
 
         In FAILFAST mode a problem of a file raises `BadJournal`, except in the errors view.
@@ -293,7 +282,7 @@ class JournalReader(DataSourceReader):
 class FilteringReader(JournalReader):
     """A reader that applies the supported filters of a query itself."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+    def pushFilters(self, filters: list[datasource.Filter]) -> Iterable[datasource.Filter]:
         """Take over the supported filters and return the others to Spark."""
         self._conditions, left = split_filters(filters)
         return left

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from kestrel.cluster.uri import KazooMissing, parse_server_set
-from kestrel.spark.options import SourceFailed
+from kestrel.spark.options import OptionValues, SourceFailed
 from kestrel.spark.stream import server_directory
 from kestrel.spark.stream.options import StreamServers, has_server_options, parse_servers
 from kestrel.tls import TlsOptions
@@ -20,13 +20,17 @@ MQ1 = {"servers": "mq1"}
 SET = "zk://me:secret@zk1/services/kestrel"
 
 
+def servers_of(given: Mapping[str, str]) -> StreamServers:
+    return parse_servers(OptionValues(given))
+
+
 def test_servers_are_named_by_commas_and_have_the_port_of_thrift_unless_they_say_another() -> None:
-    servers = parse_servers({"servers": "mq1, mq2:22 ,[::1],[::1]:9,"})
+    servers = servers_of({"servers": "mq1, mq2:22 ,[::1],[::1]:9,"})
     assert servers.addresses == ("mq1:2229", "mq2:22", "[::1]:2229", "[::1]:9")
 
 
 def test_a_server_that_is_named_twice_is_one() -> None:
-    assert parse_servers({"servers": "mq1,mq2,mq1:2229"}).addresses == ("mq1:2229", "mq2:2229")
+    assert servers_of({"servers": "mq1,mq2,mq1:2229"}).addresses == ("mq1:2229", "mq2:2229")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,7 @@ def test_a_server_that_is_named_twice_is_one() -> None:
 )
 def test_a_mistake_is_told_without_the_password_of_a_server_set(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceFailed, match=f"^{sentence}") as caught:
-        parse_servers({**MQ1, **given})
+        servers_of({**MQ1, **given})
     assert "secret" not in str(caught.value)
 
 
@@ -66,7 +70,7 @@ def test_a_mistake_is_told_without_the_password_of_a_server_set(given: dict[str,
     "text", ["zk://me:secret@zk1,zk2/services/kestrel", " zk://me:secret@zk1,zk2/services/kestrel/"]
 )
 def test_a_server_set_stands_in_place_of_servers(text: str) -> None:
-    servers = parse_servers({**MQ1, "servers": text})
+    servers = servers_of({**MQ1, "servers": text})
     assert servers.addresses == ()
     assert servers.server_set == parse_server_set("zk://me:secret@zk1,zk2/services/kestrel")
     assert pickle.loads(pickle.dumps(servers)) == servers
@@ -80,7 +84,7 @@ def test_a_server_set_without_the_library_that_speaks_to_zookeeper_is_told(monke
     monkeypatch.setattr(server_directory, "require_kazoo", is_missing)
     sentence = r"pip install 'kestrel-mq\[cluster\]', on the driver and on every worker$"
     with pytest.raises(SourceFailed, match=sentence):
-        parse_servers({**MQ1, "servers": "zk://zk1/services/kestrel"})
+        servers_of({**MQ1, "servers": "zk://zk1/services/kestrel"})
     there = StreamServers((), server_set=parse_server_set("zk://zk1/services/kestrel"))
     for ask in (there.to_read().addresses, there.to_write):
         with pytest.raises(SourceFailed, match=sentence):
@@ -90,11 +94,11 @@ def test_a_server_set_without_the_library_that_speaks_to_zookeeper_is_told(monke
 def test_a_server_set_over_tls_wants_the_files_that_it_names(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     text = f"zks://zk1/services/kestrel?ca={authority.ca_file}"
-    there = parse_servers({**MQ1, "servers": text})
+    there = servers_of({**MQ1, "servers": text})
     (tmp_path / "ca.pem").unlink()
     sentence = r"^zks://zk1:2181/services/kestrel: .*ca\.pem: No such file .*; every worker needs this TLS file$"
     with pytest.raises(SourceFailed, match=sentence):
-        parse_servers({**MQ1, "servers": text})
+        servers_of({**MQ1, "servers": text})
     with pytest.raises(SourceFailed, match=sentence):
         there.to_write()
 
@@ -154,7 +158,7 @@ def test_a_set_that_nobody_is_in_any_more_is_not_taken_for_one_that_is_not_known
 
 
 def test_a_list_is_put_to_as_it_is() -> None:
-    servers = parse_servers(MQ1)
+    servers = servers_of(MQ1)
     assert servers.planned() == servers
     assert servers.to_write() == ("mq1:2229",)
 
@@ -168,31 +172,31 @@ def test_options_are_about_servers_if_they_name_servers_in_whatever_case() -> No
     [("30", 30), ("1.5", 1.5), ("500ms", 0.5), ("2m", 120), ("1m30s", 90), ("2 minutes", 120), (" 3 ", 3)],
 )
 def test_times_are_numbers_of_seconds_or_say_their_unit(text: str, seconds: float) -> None:
-    servers = parse_servers({**MQ1, "timeout": text, "patience": text})
+    servers = servers_of({**MQ1, "timeout": text, "patience": text})
     assert (servers.timeout_s, servers.patience_s) == (seconds, seconds)
 
 
 def test_tls_is_off_unless_an_option_says_something_of_it() -> None:
-    assert parse_servers(MQ1).tls is None
-    assert parse_servers({**MQ1, "tls": "false"}).tls is None
-    assert parse_servers({**MQ1, "tls": "true"}).tls == TlsOptions()
-    assert parse_servers({**MQ1, "serverName": "mq.example"}).tls == TlsOptions(server_name="mq.example")
+    assert servers_of(MQ1).tls is None
+    assert servers_of({**MQ1, "tls": "false"}).tls is None
+    assert servers_of({**MQ1, "tls": "true"}).tls == TlsOptions()
+    assert servers_of({**MQ1, "serverName": "mq.example"}).tls == TlsOptions(server_name="mq.example")
 
 
 def test_files_of_tls_are_looked_at_when_the_options_are_read(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("mq.example")
     given = {**MQ1, "caFile": authority.ca_file, "certFile": certificate, "keyFile": key}
-    assert parse_servers(given).tls == TlsOptions(authority.ca_file, certificate, key)
+    assert servers_of(given).tls == TlsOptions(authority.ca_file, certificate, key)
     for name in ("caFile", "certFile", "keyFile"):
         with pytest.raises(SourceFailed, match=f"^TLS: {tmp_path}/nothing.pem: No such file"):
-            parse_servers({**given, name: f"{tmp_path}/nothing.pem"})
+            servers_of({**given, name: f"{tmp_path}/nothing.pem"})
     with pytest.raises(SourceFailed, match=f"^TLS: {key}: no certificates that can be read"):
-        parse_servers({**given, "caFile": key})
+        servers_of({**given, "caFile": key})
 
 
 def test_they_travel_to_a_worker_which_needs_the_files_of_tls_too(tmp_path: Path) -> None:
-    servers = parse_servers({**MQ1, "caFile": Authority(tmp_path).ca_file, "patience": "5"})
+    servers = servers_of({**MQ1, "caFile": Authority(tmp_path).ca_file, "patience": "5"})
     there = pickle.loads(pickle.dumps(servers))
     assert there == servers
     with there.open("mq1") as server:  # without having said anything
