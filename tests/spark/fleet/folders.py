@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,9 @@ from kestrel.spark.fleet.units import Unit, folder_units, folders_of, queue_unit
 from kestrel.spark.fleet.verify import OutcomeRow, verify_unit
 from kestrel.spark.table.options import JournalLocation
 from kestrel.tools.files.folder import Folder
+
+Said = tuple[int, list[dict[str, Any]], list[str]]
+Qpack = Callable[..., Said]
 
 TESTS = Path(__file__).parents[2]
 NOW_MS = 1_700_003_600_000
@@ -78,7 +80,7 @@ def owned(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def told(reports: Iterable[OutcomeRow]) -> tuple[int, list[dict[str, Any]], list[str]]:
+def told(reports: Iterable[OutcomeRow]) -> Said:
     """Exit status, objects and remarks, as kestrel-qpack has them."""
     ordered = sorted(reports, key=lambda report: report.place)
     objects = [fields for report in ordered if (fields := report.json()) is not None]
@@ -86,13 +88,6 @@ def told(reports: Iterable[OutcomeRow]) -> tuple[int, list[dict[str, Any]], list
         del fields["server"], fields["folder"]
     remarks = [sentence for report in ordered for sentence in report.remarks]
     return max((report.status for report in ordered), default=0), objects, remarks
-
-
-def said_by_qpack(result: tuple[int, str, str]) -> tuple[int, list[dict[str, Any]], list[str]]:
-    """The same of what kestrel-qpack --json has printed."""
-    status, out, said = result
-    sentences = [line.removeprefix("kestrel-qpack: ") for line in said.splitlines()]
-    return status, [json.loads(line) for line in out.splitlines()], sentences
 
 
 def rows_of(

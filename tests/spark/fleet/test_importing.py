@@ -6,15 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql import types as T
 
 from kestrel.spark.columns import EXPORTED_ITEMS, EXPORTED_TEXTS
 from kestrel.spark.fleet.export import ExportFormat
@@ -92,30 +84,30 @@ def test_items_that_are_not_there_are_missed(tmp_path: Path) -> None:
         read_items(None, str(tmp_path / "missing"))  # type: ignore[arg-type]
 
 
-def columns(**kinds: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+def columns(**kinds: T.DataType) -> T.StructType:
+    return T.StructType([T.StructField(name, kind) for name, kind in kinds.items()])
 
 
 def test_columns_may_be_those_of_an_export_or_some_of_them() -> None:
     check_columns(EXPORTED_ITEMS)
     check_columns(EXPORTED_TEXTS)
-    check_columns(columns(queue=StringType(), data=StringType(), errors=LongType(), more=DoubleType()))
+    check_columns(columns(queue=T.StringType(), data=T.StringType(), errors=T.LongType(), more=T.DoubleType()))
 
 
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
-        (columns(data=StringType()), "the items have no column queue: they have data"),
-        (columns(queue=StringType()), "the items have no column data: they have queue"),
-        (columns(queue=BinaryType(), data=BinaryType()), "the column queue is binary: make it string"),
-        (columns(queue=StringType(), data=LongType()), "the column data is bigint: make it binary or string"),
+        (columns(data=T.StringType()), "the items have no column queue: they have data"),
+        (columns(queue=T.StringType()), "the items have no column data: they have queue"),
+        (columns(queue=T.BinaryType(), data=T.BinaryType()), "the column queue is binary: make it string"),
+        (columns(queue=T.StringType(), data=T.LongType()), "the column data is bigint: make it binary or string"),
         (
-            columns(queue=StringType(), data=StringType(), add_time=LongType()),
+            columns(queue=T.StringType(), data=T.StringType(), add_time=T.LongType()),
             "the column add_time is bigint: make it timestamp",
         ),
     ],
 )
-def test_columns_that_would_have_to_be_guessed_are_refused(schema: StructType, sentence: str) -> None:
+def test_columns_that_would_have_to_be_guessed_are_refused(schema: T.StructType, sentence: str) -> None:
     with pytest.raises(SourceFailed) as refused:
         check_columns(schema)
     assert str(refused.value) == sentence

@@ -23,6 +23,7 @@ from kestrel.tools.files.folder import Folder, FoundJournal
 from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items
 from tests.scroll.handwritten import READER, WRITER, put, read_done, read_head
+from tests.spark.disks import CountingDisk
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, places, rows_of, without_totals
 from tests.spark.times import at, ms_of
 from tests.tools.tool_processes import fill
@@ -138,18 +139,6 @@ def test_a_queue_is_not_held_in_memory(tmp_path: Path) -> None:
     next(batches)
     assert disk.bytes_read < 8 * 1024 * 1024
     batches.close()  # type: ignore[attr-defined]
-
-
-class CountingDisk(Disk):
-    """Counts what is read."""
-
-    def __init__(self) -> None:
-        self.bytes_read = 0
-
-    def read(self, descriptor: int, offset: int, size: int) -> bytes:
-        data = super().read(descriptor, offset, size)
-        self.bytes_read += len(data)
-        return data
 
 
 def test_what_cannot_be_read_is_a_problem_and_the_others_go_on(tmp_path: Path) -> None:

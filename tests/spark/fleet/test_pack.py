@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,41 +12,27 @@ from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.spark.fleet.pack import pack_folder
 from kestrel.spark.fleet.units import folder_units, folders_of
-from kestrel.tools import qpack
 from tests.journal.handwritten import REMOVE, addx
 from tests.journal.restarts import files_of
 from tests.spark.fleet.folders import (
     NOW_MS,
     RECORDED,
+    Qpack,
     name_of,
     owned,
     pack_here,
-    said_by_qpack,
     told,
 )
 from tests.tools.tool_processes import fill
 
-Qpack = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def pack_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Qpack:
-    """kestrel-qpack --json in this process: exit status, output, what was said."""
-    monkeypatch.setattr("kestrel.tools.qpack.time.time", lambda: NOW_MS / 1000)
-
-    def run_here(folder: Path) -> tuple[int, str, str]:
-        return qpack.main(["--json", str(folder)]), *capsys.readouterr()
-
-    return run_here
-
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=name_of)
 def test_every_recorded_folder_is_packed_as_by_the_tool_for_one(
-    recorded: Path, tmp_path: Path, pack_one: Qpack
+    recorded: Path, tmp_path: Path, qpack: Qpack
 ) -> None:
     ours, other = (Path(shutil.copytree(recorded, tmp_path / name)) for name in ("ours", "other"))
     outcome = told(pack_here(ours))
-    assert outcome == said_by_qpack(pack_one(other))
+    assert outcome == qpack(other)
     assert files_of(ours) == files_of(other)
 
 

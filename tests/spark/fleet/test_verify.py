@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,31 +10,17 @@ import pytest
 from kestrel.spark.fleet.units import Unit
 from kestrel.spark.fleet.verify import format_outcomes, verify_unit
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools import qpack
 from kestrel.tools.files.folder import Folder
 from tests.journal.handwritten import REMOVE, addx
 from tests.journal.restarts import files_of
 from tests.scroll.handwritten import READER, read_done, read_head
-from tests.spark.fleet.folders import NOW_MS, RECORDED, fleet, name_of, said_by_qpack, told, verify_here
+from tests.spark.fleet.folders import NOW_MS, RECORDED, Qpack, fleet, name_of, told, verify_here
 from tests.tools.tool_processes import fill
-
-Qpack = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def verify_one(capsys: pytest.CaptureFixture[str]) -> Qpack:
-    """kestrel-qpack --verify --json in this process: exit status, output, what was said."""
-
-    def run_here(*arguments: object) -> tuple[int, str, str]:
-        status = qpack.main(["--verify", "--json", *map(str, arguments)])
-        return status, *capsys.readouterr()
-
-    return run_here
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=name_of)
-def test_of_every_recorded_folder_it_says_what_the_tool_for_one_says(recorded: Path, verify_one: Qpack) -> None:
-    assert told(verify_here(recorded)) == said_by_qpack(verify_one(recorded))
+def test_of_every_recorded_folder_it_says_what_the_tool_for_one_says(recorded: Path, qpack: Qpack) -> None:
+    assert told(verify_here(recorded)) == qpack("--verify", recorded)
 
 
 def test_rows_tell_the_server_and_the_folder(tmp_path: Path) -> None:
@@ -46,19 +31,19 @@ def test_rows_tell_the_server_and_the_folder(tmp_path: Path) -> None:
     }
 
 
-def test_names_that_nobody_serves_are_complaints(tmp_path: Path, verify_one: Qpack) -> None:
+def test_names_that_nobody_serves_are_complaints(tmp_path: Path, qpack: Qpack) -> None:
     reader = READER + read_head(0) + read_done()
     fill(tmp_path, {"work.read.a.b": reader, "odd:name.read.": reader, "<script>": addx(b"x"), "caf\xe9": b""})
     status, objects, remarks = told(verify_here(tmp_path))
-    assert (status, objects, remarks) == said_by_qpack(verify_one(tmp_path))
+    assert (status, objects, remarks) == qpack("--verify", tmp_path)
     assert status == 1
     assert [fields["queue"] for fields in objects] == ["<script>", "caf\xe9", None]
 
 
-def test_a_folder_of_archived_files_is_no_damage(tmp_path: Path, verify_one: Qpack) -> None:
+def test_a_folder_of_archived_files_is_no_damage(tmp_path: Path, qpack: Qpack) -> None:
     fill(tmp_path, {"archive~work.1700000000000": b""})
     outcome = told(verify_here(tmp_path))
-    assert outcome == said_by_qpack(verify_one(tmp_path))
+    assert outcome == qpack("--verify", tmp_path)
     assert outcome[:2] == (0, [])
 
 

@@ -15,13 +15,14 @@ from kestrel.spark.stream.open_reads import exit_on_sigterm
 from tests.child import Child, join
 
 _WAITS = """
-import signal, sys
+import select, signal, sys
 from kestrel.spark.stream.open_reads import exit_on_sigterm, ignore_sigterm
 {before}
 exit_on_sigterm()
 try:
     print("ready", flush=True)
-    sys.stdin.readline()
+    while not select.select([sys.stdin], [], [], 0.1)[0]:  # a signal directly before a read would wait for its end
+        pass
     print("goes on", flush=True)
 finally:
     {finally_}

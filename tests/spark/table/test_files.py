@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from kestrel.spark.options import SourceFailed
 from kestrel.spark.table.planned_file import FileKind, PlannedFile
 from tests.journal.handwritten import addx
 from tests.scroll.handwritten import READER, WRITER, put, read_head
+from tests.spark.disks import LivelyDisk
 from tests.spark.tables import planned_files as files
 from tests.tools.tool_processes import fill
 
@@ -80,21 +80,6 @@ def test_what_was_archived_stands_before_the_live_files_of_its_server(tmp_path: 
         assert len({(file.owner.server, file.owner.journal) for file in found}) == 1
 
 
-class MovingDisk(Disk):
-    """Does something once, after the first listing of a folder of that name."""
-
-    def __init__(self, folder: bytes, happens: Callable[[], object]) -> None:
-        self._folder = folder
-        self._happens: Callable[[], object] | None = happens
-
-    def list_files(self, folder: bytes) -> list[bytes]:
-        names = super().list_files(folder)
-        if folder.endswith(self._folder) and self._happens is not None:
-            happens, self._happens = self._happens, None
-            happens()
-        return names
-
-
 @pytest.mark.parametrize("at", [b"/spool", b"/archive"])
 @pytest.mark.parametrize("is_copied", [False, True])
 def test_a_file_that_is_archived_meanwhile_is_there_once(tmp_path: Path, at: bytes, is_copied: bool) -> None:
@@ -109,7 +94,7 @@ def test_a_file_that_is_archived_meanwhile_is_there_once(tmp_path: Path, at: byt
             (spool / "work.1").unlink()
 
     for paths in ((archive, spool), (spool, archive)):
-        disk = MovingDisk(at, move)
+        disk = LivelyDisk(move, folder=at)
         found = files(*paths, server="s", disk=disk)
         stems = [file.owner.file.removeprefix("archive~") for file in found if not file.is_reader]
         assert stems == ["work.1", "work.2"]

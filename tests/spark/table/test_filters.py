@@ -10,21 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringContains,
-    StringStartsWith,
-)
+from pyspark.sql import datasource
 
 from kestrel.spark.table.reader import OF_FILES, OF_RECORDS, FilteringReader
 from tests.journal.handwritten import REMOVE, add, addx, open_, save_xid
@@ -35,12 +21,12 @@ from tests.tools.tool_processes import fill
 
 TIMES = ("add_time", "expiry_time")
 
-COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
-    EqualTo: operator.eq,
-    LessThan: operator.lt,
-    LessThanOrEqual: operator.le,
-    GreaterThan: operator.gt,
-    GreaterThanOrEqual: operator.ge,
+COMPARISONS: dict[type[datasource.Filter], Callable[[Any, Any], bool]] = {
+    datasource.EqualTo: operator.eq,
+    datasource.LessThan: operator.lt,
+    datasource.LessThanOrEqual: operator.le,
+    datasource.GreaterThan: operator.gt,
+    datasource.GreaterThanOrEqual: operator.ge,
 }
 
 
@@ -55,41 +41,41 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def reader_of(folder: Path, *filters: Filter) -> tuple[FilteringReader, list[Filter]]:
+def reader_of(folder: Path, *filters: datasource.Filter) -> tuple[FilteringReader, list[datasource.Filter]]:
     reader = journal_reader(source(folder, filterPushdown="true"))
     assert isinstance(reader, FilteringReader)
     return reader, list(reader.pushFilters(list(filters)))
 
 
-def is_met(asked: Filter, row: Row) -> bool:
+def is_met(asked: datasource.Filter, row: Row) -> bool:
     """As SQL says: what is compared with null is not met."""
     value = row[asked.attribute[0]]  # type: ignore[attr-defined]
     if value is None:
         return False
-    if isinstance(asked, IsNotNull):
+    if isinstance(asked, datasource.IsNotNull):
         return True
-    if isinstance(asked, In):
+    if isinstance(asked, datasource.In):
         return value in asked.value
-    if isinstance(asked, StringStartsWith):
+    if isinstance(asked, datasource.StringStartsWith):
         return bool(value.startswith(asked.value))
     return COMPARISONS[type(asked)](value, asked.value)  # type: ignore[attr-defined]
 
 
 @st.composite
-def filters(draw: st.DrawFn, rows: list[Row]) -> Filter:
+def filters(draw: st.DrawFn, rows: list[Row]) -> datasource.Filter:
     """One of any column, with a value that is in it, or near one."""
     column = draw(st.sampled_from([*OF_FILES, *OF_RECORDS]))
     is_text = column in OF_FILES or column == "op"
     there = sorted({row[column] for row in rows if row[column] is not None})
     near: list[Any] = ["w", "é", ""] if is_text else [at(0), at(3)] if column in TIMES else [0, 3]
     value = st.sampled_from([*there, *near])
-    kinds: list[Callable[[], Filter]] = [
-        lambda: IsNotNull((column,)),
-        lambda: In((column,), tuple(draw(st.lists(value | st.none(), max_size=3)))),
+    kinds: list[Callable[[], datasource.Filter]] = [
+        lambda: datasource.IsNotNull((column,)),
+        lambda: datasource.In((column,), tuple(draw(st.lists(value | st.none(), max_size=3)))),
         lambda: draw(st.sampled_from(list(COMPARISONS)))((column,), draw(value)),  # type: ignore[call-arg]
     ]
     if is_text:
-        kinds.append(lambda: StringStartsWith((column,), draw(value)[:2]))
+        kinds.append(lambda: datasource.StringStartsWith((column,), draw(value)[:2]))
     return draw(st.sampled_from(kinds))()
 
 
@@ -104,28 +90,28 @@ def test_filters_leave_the_rows_that_they_are_met_by(folder: Path, data: st.Data
 
 
 def test_files_whose_columns_do_not_meet_a_filter_are_left_out_in_planning(folder: Path) -> None:
-    reader, _ = reader_of(folder, EqualTo(("queue",), "work"), EqualTo(("kind",), "current"))
+    reader, _ = reader_of(folder, datasource.EqualTo(("queue",), "work"), datasource.EqualTo(("kind",), "current"))
     planned = [each.file.owner.file for task in reader.partitions() for each in task.slices]  # type: ignore[attr-defined]
     assert planned == ["work"]
     assert len(journal_reader(source(folder)).partitions()) == 1
-    nothing, _ = reader_of(folder, EqualTo(("server",), "nobody"))
+    nothing, _ = reader_of(folder, datasource.EqualTo(("server",), "nobody"))
     assert nothing.partitions() == []
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        Not(EqualTo(("op",), "ADDX")),
-        EqualNullSafe(("xid",), None),
-        IsNull(("xid",)),
-        StringContains(("op",), "D"),
-        EqualTo(("data",), b"a"),
-        EqualTo(("file_order",), 1),
-        EqualTo(("targets", "are_left_out"), True),
-        EqualTo(("errors",), 3),
+        datasource.Not(datasource.EqualTo(("op",), "ADDX")),
+        datasource.EqualNullSafe(("xid",), None),
+        datasource.IsNull(("xid",)),
+        datasource.StringContains(("op",), "D"),
+        datasource.EqualTo(("data",), b"a"),
+        datasource.EqualTo(("file_order",), 1),
+        datasource.EqualTo(("targets", "are_left_out"), True),
+        datasource.EqualTo(("errors",), 3),
     ],
 )
-def test_what_is_not_taken_over_is_left_to_spark(folder: Path, asked: Filter) -> None:
-    reader, left = reader_of(folder, asked, EqualTo(("op",), "PUT"))
+def test_what_is_not_taken_over_is_left_to_spark(folder: Path, asked: datasource.Filter) -> None:
+    reader, left = reader_of(folder, asked, datasource.EqualTo(("op",), "PUT"))
     assert left == [asked]
     assert [row["op"] for row in rows_of(reader)] == ["PUT", "PUT"]

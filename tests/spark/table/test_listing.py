@@ -14,24 +14,10 @@ from kestrel.spark.table.files import list_folder
 from kestrel.spark.table.options import JournalLocation
 from kestrel.spark.table.planned_file import PlannedFile
 from tests.journal.handwritten import addx
+from tests.spark.disks import LivelyDisk
 from tests.tools.tool_processes import fill
 
 A, B = addx(b"a"), addx(b"bb")
-
-
-class LivelyDisk(Disk):
-    """Something happens after each listing of the folder, as long as there is something on the list."""
-
-    def __init__(self, *happenings: Callable[[], object]) -> None:
-        self.happenings = list(happenings)
-        self.listings = 0
-
-    def list_files(self, folder: bytes) -> list[bytes]:
-        names = super().list_files(folder)
-        self.listings += 1
-        if self.happenings:
-            self.happenings.pop(0)()
-        return names
 
 
 def place(folder: Path) -> JournalLocation:

@@ -21,6 +21,7 @@ from kestrel.spark.table.reader import SliceReader
 from kestrel.spark.table.slices import FileSlice, plan_tasks
 from tests.journal.handwritten import add_xid, addx, open_, state_dump
 from tests.scroll.handwritten import READER, WRITER, put, read_head, targets
+from tests.spark.disks import CountingDisk
 from tests.spark.tables import journal_reader, planned_files, read_slices, source, table
 from tests.tools.tool_processes import fill
 
@@ -247,16 +248,6 @@ def test_a_large_file_that_has_gone_is_one_problem(tmp_path: Path) -> None:
 
 
 # Planning.
-
-
-class CountingDisk(Disk):
-    """A disk that counts the bytes that are read."""
-
-    bytes_read = 0
-
-    def read(self, descriptor: int, offset: int, size: int) -> bytes:
-        self.bytes_read += size
-        return super().read(descriptor, offset, size)
 
 
 def test_files_within_an_equal_share_are_planned_from_their_sizes(tmp_path: Path) -> None:

@@ -18,32 +18,8 @@ from kestrel.spark.columns import RECORDS
 from kestrel.spark.table import slices
 from kestrel.spark.table.planned_file import PlannedFile
 from kestrel.spark.table.slices import FileSlice, plan_tasks
-from tests.journal.handwritten import (
-    REMOVE,
-    REMOVE_TENTATIVE,
-    add,
-    add_xid,
-    addx,
-    confirm,
-    continue_,
-    open_,
-    save_xid,
-    state_dump,
-    unremove,
-)
-from tests.scroll.handwritten import (
-    DELETED,
-    READER,
-    WRITER,
-    done_ranges,
-    errors,
-    held,
-    put,
-    read_done,
-    read_head,
-    targets,
-    with_data,
-)
+from tests.journal import handwritten as journal
+from tests.scroll import handwritten as scroll
 from tests.spark.tables import (
     NOTHING,
     Row,
@@ -63,7 +39,7 @@ def expected_of(path: Path) -> list[Row]:
     contents = path.read_bytes()
     if ".read." in path.name:
         return scroll_rows(contents, is_reader=True)
-    is_writer = contents.startswith(WRITER) or path.parents[2].name == "scroll"
+    is_writer = contents.startswith(scroll.WRITER) or path.parents[2].name == "scroll"
     return scroll_rows(contents, is_reader=False) if is_writer else journal_rows(contents)
 
 
@@ -97,35 +73,36 @@ TIMES = st.integers(-(1 << 63), (1 << 63) - 1)
 XIDS = st.integers(-(1 << 31), (1 << 31) - 1)
 DATA = st.binary(max_size=9)
 OF_JOURNALS = st.one_of(
-    st.builds(add, DATA, XIDS),
-    st.builds(addx, DATA, TIMES, TIMES | st.just(0)),
-    st.builds(add_xid, XIDS, DATA, TIMES, TIMES),
-    st.builds(continue_, XIDS, DATA, st.integers(0, 1 << 45), TIMES),
-    st.builds(state_dump, XIDS, st.builds(add_xid, XIDS, DATA)),
-    st.builds(save_xid, XIDS),
-    st.builds(unremove, XIDS),
-    st.builds(confirm, XIDS),
-    st.builds(open_, XIDS),
-    st.sampled_from([REMOVE, REMOVE_TENTATIVE]),
+    st.builds(journal.add, DATA, XIDS),
+    st.builds(journal.addx, DATA, TIMES, TIMES | st.just(0)),
+    st.builds(journal.add_xid, XIDS, DATA, TIMES, TIMES),
+    st.builds(journal.continue_, XIDS, DATA, st.integers(0, 1 << 45), TIMES),
+    st.builds(journal.state_dump, XIDS, st.builds(journal.add_xid, XIDS, DATA)),
+    st.builds(journal.save_xid, XIDS),
+    st.builds(journal.unremove, XIDS),
+    st.builds(journal.confirm, XIDS),
+    st.builds(journal.open_, XIDS),
+    st.sampled_from([journal.REMOVE, journal.REMOVE_TENTATIVE]),
 )
 JOURNAL_FILES = st.lists(OF_JOURNALS, max_size=12).map(b"".join) | st.lists(
     OF_JOURNALS | st.binary(max_size=12), max_size=8
 ).map(b"".join)
 
 IDS = st.integers(-3, 6) | st.sampled_from([(1 << 62) - 1, 1 << 62, -(1 << 63)])
-PUTS = st.builds(put, st.integers(1, 30), DATA, TIMES, TIMES | st.just(0), st.integers(-1, 3))
+PUTS = st.builds(scroll.put, st.integers(1, 30), DATA, TIMES, TIMES | st.just(0), st.integers(-1, 3))
 OF_SCROLLS = st.one_of(
     PUTS,
-    st.builds(put, IDS, DATA),
-    st.builds(read_head, IDS),
-    st.lists(IDS, max_size=3).map(lambda ids: read_done(*ids)),
-    st.lists(st.tuples(IDS, IDS), max_size=3).map(lambda ranges: done_ranges(*ranges)),
-    st.sampled_from([errors(_7=1, _8=-1), errors(), DELETED, targets(0), targets(1, b"x", b":own"), targets(2, b"x")]),
-    st.builds(held, IDS, st.sampled_from([b"", b"spark"])),
-    st.builds(with_data, st.integers(9, 15), DATA),
-    st.builds(lambda data: b"\x87" + put(9, data)[1:25] + b"????" + data, DATA),
+    st.builds(scroll.put, IDS, DATA),
+    st.builds(scroll.read_head, IDS),
+    st.lists(IDS, max_size=3).map(lambda ids: scroll.read_done(*ids)),
+    st.lists(st.tuples(IDS, IDS), max_size=3).map(lambda ranges: scroll.done_ranges(*ranges)),
+    st.sampled_from([scroll.errors(_7=1, _8=-1), scroll.errors(), scroll.DELETED]),
+    st.sampled_from([scroll.targets(0), scroll.targets(1, b"x", b":own"), scroll.targets(2, b"x")]),
+    st.builds(scroll.held, IDS, st.sampled_from([b"", b"spark"])),
+    st.builds(scroll.with_data, st.integers(9, 15), DATA),
+    st.builds(lambda data: b"\x87" + scroll.put(9, data)[1:25] + b"????" + data, DATA),
 )
-SCROLL_FILES = st.lists(PUTS | st.just(targets(1, b"x")), max_size=12).map(b"".join) | st.lists(
+SCROLL_FILES = st.lists(PUTS | st.just(scroll.targets(1, b"x")), max_size=12).map(b"".join) | st.lists(
     OF_SCROLLS | st.binary(max_size=12), max_size=8
 ).map(b"".join)
 
@@ -169,7 +146,7 @@ def test_any_journal_file_has_the_records_that_the_format_says_in_any_slices(
     contents: bytes, dice: st.DataObject
 ) -> None:
     expected = journal_rows(contents)
-    if not contents or contents[0] > 9 or contents[:4] in (WRITER, READER):
+    if not contents or contents[0] > 9 or contents[:4] in (scroll.WRITER, scroll.READER):
         return
     with planned("work", contents) as file:
         begins = some_of([row["offset"] for row in expected], dice)
@@ -180,7 +157,7 @@ def test_any_journal_file_has_the_records_that_the_format_says_in_any_slices(
 def test_any_scroll_file_has_the_records_that_the_format_says_in_any_slices(
     contents: bytes, is_reader: bool, dice: st.DataObject
 ) -> None:
-    contents = (READER if is_reader else WRITER) + contents
+    contents = (scroll.READER if is_reader else scroll.WRITER) + contents
     expected = scroll_rows(contents, is_reader=is_reader)
     with planned("work.read.x" if is_reader else "work.1", contents) as file:
         items = [row["offset"] for row in expected if row["op"] == "PUT"]  # planning has found them good
@@ -196,7 +173,7 @@ def large_journal() -> tuple[bytes, list[Row]]:
     contents, rows = [], []
     offset = 0
     for n, size in enumerate(SIZES):
-        for record in (addx(bytes([65 + n % 26]) * size, n), open_(n)):
+        for record in (journal.addx(bytes([65 + n % 26]) * size, n), journal.open_(n)):
             [row] = journal_rows(record)  # the plain reader is slow where a file is long
             rows.append({**row, "offset": offset})
             contents.append(record)
@@ -206,8 +183,8 @@ def large_journal() -> tuple[bytes, list[Row]]:
 
 def large_scroll() -> tuple[bytes, list[Row]]:
     """The same of a writer file."""
-    contents = WRITER + b"".join(
-        (targets(0, b"x") if n % 5 == 0 else b"") + put(n + 1, bytes([65 + n % 26]) * size, n, n % 3)
+    contents = scroll.WRITER + b"".join(
+        (scroll.targets(0, b"x") if n % 5 == 0 else b"") + scroll.put(n + 1, bytes([65 + n % 26]) * size, n, n % 3)
         for n, size in enumerate(SIZES)
     )
     return contents, scroll_rows(contents, is_reader=False)

@@ -1,0 +1,33 @@
+"""Disks that count what is read, or on which something happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kestrel.disk.files import Disk
+
+
+class CountingDisk(Disk):
+    """A disk that counts the bytes that are asked for."""
+
+    bytes_read = 0
+
+    def read(self, descriptor: int, offset: int, size: int) -> bytes:
+        self.bytes_read += size
+        return super().read(descriptor, offset, size)
+
+
+class LivelyDisk(Disk):
+    """A disk on which something happens after each listing of a folder whose path ends so, until all has happened."""
+
+    def __init__(self, *happenings: Callable[[], object], folder: bytes = b"") -> None:
+        self.happenings = list(happenings)
+        self.listings = 0
+        self._folder = folder
+
+    def list_files(self, folder: bytes) -> list[bytes]:
+        names = super().list_files(folder)
+        self.listings += 1
+        if self.happenings and folder.endswith(self._folder):
+            self.happenings.pop(0)()
+        return names
