@@ -37,171 +37,155 @@ ARGUMENTS: Final = (
 """No sandbox, since tests may be run by root; nothing that speaks with the internet; memory that containers have."""
 
 
+class Browser(Chrome):
+    """A browser at the dashboard."""
+
+    def wait_until(self, condition: Callable[[], T], what: str) -> T:
+        """Return the result of the condition once it is true. Fail if it stays false, or its element stays missing."""
+        ignored = (NoSuchElementException, StaleElementReferenceException, JavascriptException)
+        waiting = WebDriverWait(self, PATIENCE_S, poll_frequency=0.03, ignored_exceptions=ignored)
+        return waiting.until(lambda _: condition(), f"after {PATIENCE_S} s still not: {what}")
+
+    def open_dashboard(self, url: str, fragment: str = "#/") -> None:
+        """Load the dashboard at the page that the fragment names, and wait until it shows something of the server."""
+        if self.current_url.startswith(url):
+            self.get("about:blank")  # another fragment alone would load nothing
+        self.get(f"{url}/{fragment}")
+        self.wait_until(lambda: "loading" not in self.body_classes(), "the dashboard shows the server")
+
+    def look_again(self) -> None:
+        """Let the dashboard ask the server now, as it does when the machine is on line again."""
+        self.execute_script("dispatchEvent(new Event('online'))")
+
+    def body_classes(self) -> list[str]:
+        return str(self.execute_script("return document.body.className")).split()
+
+    def one(self, selector: str) -> WebElement:
+        """The first element of that CSS selector."""
+        return self.find_element(By.CSS_SELECTOR, selector)
+
+    def text_of(self, selector: str) -> str:
+        """The text that is in the document there, seen or not; empty where there is no such element."""
+        return str(self.execute_script("return document.querySelector(arguments[0])?.textContent ?? ''", selector))
+
+    def texts_of(self, selector: str) -> list[str]:
+        """The texts of all elements of that selector, in the order of the document."""
+        script = "return [...document.querySelectorAll(arguments[0])].map((each) => each.textContent)"
+        return [str(text) for text in self.execute_script(script, selector)]
+
+    def wait_for_text(self, selector: str, text: str) -> None:
+        """Wait until the text of the element contains that."""
+        self.wait_until(lambda: text in self.text_of(selector), f"{text!r} in {selector}")
+
+    def is_seen(self, selector: str) -> bool:
+        """Whether there is such an element, and it takes up room on the page."""
+        script = "return [...document.querySelectorAll(arguments[0])].some((each) => each.getClientRects().length > 0)"
+        return bool(self.execute_script(script, selector))
+
+    def attribute(self, selector: str, name: str) -> str:
+        """The attribute of the first element there, as it is in the document; empty where it has none."""
+        script = "return document.querySelector(arguments[0]).getAttribute(arguments[1]) ?? ''"
+        return str(self.execute_script(script, selector, name))
+
+    def button_called(self, name: str) -> WebElement:
+        """The button that begins with that text, among those that can be seen."""
+        script = """
+            return [...document.querySelectorAll("button")].find(
+                (each) => each.getClientRects().length > 0 && each.textContent.startsWith(arguments[0]),
+            );
+        """
+        button = self.execute_script(script, name)
+        if not isinstance(button, WebElement):
+            raise NoSuchElementException(f"no button {name!r} is seen")
+        return button
+
+    def press(self, *keys: str) -> None:
+        """Press the keys, wherever the focus is."""
+        self.switch_to.active_element.send_keys(*keys)
+
+    def focused_text(self) -> str:
+        """The text of what has the focus."""
+        return str(self.execute_script("return document.activeElement.textContent"))
+
+    def column(self, label: str) -> list[str]:
+        """The cells of a column of the table of queues, in the rows that are in the document, from the top down."""
+        script = """
+            const table = document.querySelector("table.queues");
+            const heads = [...table.tHead.rows[0].cells];
+            const label = (head) => (head.querySelector("button") ?? head).firstChild.data;
+            const at = heads.findIndex((each) => label(each) === arguments[0]);
+            return [...table.querySelectorAll("tbody tr[data-name]")].map((row) => row.cells[at].textContent);
+        """
+        return [str(text) for text in self.execute_script(script, label)]
+
+    def sorted_by(self) -> dict[str, str]:
+        """The columns that the table of queues says that it is sorted by, with the direction."""
+        script = """
+            const heads = [...document.querySelectorAll("table.queues thead th[aria-sort]")];
+            return Object.fromEntries(heads.map((each) => [each.firstChild.firstChild.data, each.ariaSort]));
+        """
+        return dict(self.execute_script(script))
+
+    def confirm(self) -> str:
+        """Say yes to the question that is asked; returns its text."""
+        self.wait_until(lambda: self.is_seen("dialog[open]"), "the question is asked")
+        asked = str(self.execute_script("return document.querySelector('dialog[open]').innerText"))
+        self.one("#ask-do").click()
+        return asked
+
+    def evaluate(self, module: str, expression: str, *arguments: Any) -> Any:
+        """What the expression is with a module of the dashboard as `it`, and the arguments as `args`."""
+        script = """
+            const [path, args, done] = arguments;
+            import(path).then(async (it) => {
+                done(JSON.stringify({ value: await (EXPRESSION) }));
+            }).catch((error) => done(JSON.stringify({ error: String(error) })));
+        """
+        script = script.replace("EXPRESSION", expression)
+        answer = json.loads(self.execute_async_script(script, f"/pages/{module}", list(arguments)))
+        assert "error" not in answer, answer["error"]
+        return answer["value"]
+
+    def console_errors(self) -> list[str]:
+        """What the browser complained about since the last call: errors of scripts, of the policy, of missing files."""
+        return [str(entry["message"]) for entry in self.get_log("browser") if entry["level"] in {"SEVERE", "WARNING"}]
+
+    def set_window(self, width: int, height: int, *, dark: bool) -> None:
+        """Let the page have that many pixels, and the system prefer the dark or the light look."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+    def settle(self) -> None:
+        """Wait until what was changed is drawn, and nothing moves any more."""
+        self.execute_async_script("""
+            const done = arguments[0];
+            requestAnimationFrame(() => requestAnimationFrame(async () => {
+                await Promise.allSettled(document.getAnimations().map((each) => each.finished));
+                done();
+            }));
+        """)
+
+    def save_page(self, path: Path, width: int, height: int, dark: bool) -> None:
+        """Save what the page looks like in a window of that many pixels as PNG."""
+        self.set_window(width, height, dark=dark)
+        self.settle()
+        assert self.save_screenshot(str(path))
+
+
 @contextmanager
-def started_browser(profile: Path) -> Iterator[Chrome]:
+def started_browser(profile: Path) -> Iterator[Browser]:
     """A headless Chromium with nothing remembered, its profile in that folder; it is closed in the end."""
     options = ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
     for argument in (*ARGUMENTS, f"--user-data-dir={profile}"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
+    driver = Browser(options=options, service=Service(str(shutil.which("chromedriver"))))
     try:
         driver.set_script_timeout(PATIENCE_S)
         driver.set_page_load_timeout(PATIENCE_S)
         yield driver
     finally:
         driver.quit()
-
-
-def wait_until(driver: Chrome, condition: Callable[[], T], what: str) -> T:
-    """What the condition returns as soon as that is true; fail when it never is. An element that is gone is no yes."""
-    ignored = (NoSuchElementException, StaleElementReferenceException, JavascriptException)
-    waiting = WebDriverWait(driver, PATIENCE_S, poll_frequency=0.03, ignored_exceptions=ignored)
-    return waiting.until(lambda _: condition(), f"after {PATIENCE_S} s still not: {what}")
-
-
-def open_dashboard(driver: Chrome, url: str, fragment: str = "#/") -> None:
-    """Load the dashboard at the page that the fragment names, and wait until it shows something of the server."""
-    if driver.current_url.startswith(url):
-        driver.get("about:blank")  # another fragment alone would load nothing
-    driver.get(f"{url}/{fragment}")
-    wait_until(driver, lambda: "loading" not in body_classes(driver), "the dashboard shows the server")
-
-
-def look_again(driver: Chrome) -> None:
-    """Let the dashboard ask the server now, as it does when the machine is on line again."""
-    driver.execute_script("dispatchEvent(new Event('online'))")
-
-
-def body_classes(driver: Chrome) -> list[str]:
-    return str(driver.execute_script("return document.body.className")).split()
-
-
-def one(driver: Chrome, selector: str) -> WebElement:
-    """The first element of that CSS selector."""
-    return driver.find_element(By.CSS_SELECTOR, selector)
-
-
-def text_of(driver: Chrome, selector: str) -> str:
-    """The text that is in the document there, seen or not; empty where there is no such element."""
-    return str(driver.execute_script("return document.querySelector(arguments[0])?.textContent ?? ''", selector))
-
-
-def texts_of(driver: Chrome, selector: str) -> list[str]:
-    """The texts of all elements of that selector, in the order of the document."""
-    script = "return [...document.querySelectorAll(arguments[0])].map((each) => each.textContent)"
-    return [str(text) for text in driver.execute_script(script, selector)]
-
-
-def wait_for_text(driver: Chrome, selector: str, text: str) -> None:
-    """Wait until the text of the element contains that."""
-    wait_until(driver, lambda: text in text_of(driver, selector), f"{text!r} in {selector}")
-
-
-def is_seen(driver: Chrome, selector: str) -> bool:
-    """Whether there is such an element, and it takes up room on the page."""
-    script = "return [...document.querySelectorAll(arguments[0])].some((each) => each.getClientRects().length > 0)"
-    return bool(driver.execute_script(script, selector))
-
-
-def attribute(driver: Chrome, selector: str, name: str) -> str:
-    """The attribute of the first element there, as it is in the document; empty where it has none."""
-    script = "return document.querySelector(arguments[0]).getAttribute(arguments[1]) ?? ''"
-    return str(driver.execute_script(script, selector, name))
-
-
-def button_called(driver: Chrome, name: str) -> WebElement:
-    """The button that begins with that text, among those that can be seen."""
-    script = """
-        return [...document.querySelectorAll("button")].find(
-            (each) => each.getClientRects().length > 0 && each.textContent.startsWith(arguments[0]),
-        );
-    """
-    button = driver.execute_script(script, name)
-    if not isinstance(button, WebElement):
-        raise NoSuchElementException(f"no button {name!r} is seen")
-    return button
-
-
-def press(driver: Chrome, *keys: str) -> None:
-    """Press the keys, wherever the focus is."""
-    driver.switch_to.active_element.send_keys(*keys)
-
-
-def focused_text(driver: Chrome) -> str:
-    """The text of what has the focus."""
-    return str(driver.execute_script("return document.activeElement.textContent"))
-
-
-def column(driver: Chrome, label: str) -> list[str]:
-    """The cells of a column of the table of queues, in the rows that are in the document, from the top down."""
-    script = """
-        const table = document.querySelector("table.queues");
-        const heads = [...table.tHead.rows[0].cells];
-        const at = heads.findIndex((each) => (each.querySelector("button") ?? each).firstChild.data === arguments[0]);
-        return [...table.querySelectorAll("tbody tr[data-name]")].map((row) => row.cells[at].textContent);
-    """
-    return [str(text) for text in driver.execute_script(script, label)]
-
-
-def sorted_by(driver: Chrome) -> dict[str, str]:
-    """The columns that the table of queues says that it is sorted by, with the direction."""
-    script = """
-        const heads = [...document.querySelectorAll("table.queues thead th[aria-sort]")];
-        return Object.fromEntries(heads.map((each) => [each.firstChild.firstChild.data, each.ariaSort]));
-    """
-    return dict(driver.execute_script(script))
-
-
-def confirm(driver: Chrome) -> str:
-    """Say yes to the question that is asked; returns its text."""
-    wait_until(driver, lambda: is_seen(driver, "dialog[open]"), "the question is asked")
-    asked = str(driver.execute_script("return document.querySelector('dialog[open]').innerText"))
-    one(driver, "#ask-do").click()
-    return asked
-
-
-def evaluate(driver: Chrome, module: str, expression: str, *arguments: Any) -> Any:
-    """What the expression is with a module of the dashboard as `it`, and the arguments as `args`."""
-    script = """
-        const [path, args, done] = arguments;
-        import(path).then(async (it) => {
-            done(JSON.stringify({ value: await (EXPRESSION) }));
-        }).catch((error) => done(JSON.stringify({ error: String(error) })));
-    """
-    script = script.replace("EXPRESSION", expression)
-    answer = json.loads(driver.execute_async_script(script, f"/pages/{module}", list(arguments)))
-    assert "error" not in answer, answer["error"]
-    return answer["value"]
-
-
-def console_errors(driver: Chrome) -> list[str]:
-    """What the browser complained about since the last call: errors of scripts, of the policy, of missing files."""
-    return [str(entry["message"]) for entry in driver.get_log("browser") if entry["level"] in {"SEVERE", "WARNING"}]
-
-
-def set_window(driver: Chrome, width: int, height: int, *, dark: bool) -> None:
-    """Let the page have that many pixels, and the system prefer the dark or the light look."""
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-
-
-def settle(driver: Chrome) -> None:
-    """Wait until what was changed is drawn, and nothing moves any more."""
-    driver.execute_async_script("""
-        const done = arguments[0];
-        requestAnimationFrame(() => requestAnimationFrame(async () => {
-            await Promise.allSettled(document.getAnimations().map((each) => each.finished));
-            done();
-        }));
-    """)
-
-
-def save_screenshot(driver: Chrome, path: Path, width: int, height: int, dark: bool) -> None:
-    """Save what the page looks like in a window of that many pixels as PNG."""
-    set_window(driver, width, height, dark=dark)
-    settle(driver)
-    assert driver.save_screenshot(str(path))

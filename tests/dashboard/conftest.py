@@ -3,23 +3,22 @@
 from collections.abc import Iterator
 
 import pytest
-from selenium.webdriver import Chrome
 
-from tests.dashboard.browser import HEIGHT, WIDTH, console_errors, set_window, started_browser
+from tests.dashboard.browser import HEIGHT, WIDTH, Browser, started_browser
 from tests.dashboard.fake_server import FakeServer
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with started_browser(tmp_path_factory.mktemp("profile")) as driver:
         yield driver
 
 
 @pytest.fixture
-def driver(browser: Chrome) -> Iterator[Chrome]:
+def driver(browser: Browser) -> Iterator[Browser]:
     """The browser in its usual window, with nothing left of the test before."""
-    set_window(browser, WIDTH, HEIGHT, dark=False)
-    console_errors(browser)
+    browser.set_window(WIDTH, HEIGHT, dark=False)
+    browser.console_errors()
     yield browser
     browser.get("about:blank")
 

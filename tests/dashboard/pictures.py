@@ -17,23 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
-from selenium.webdriver import Chrome
-
 from tests.child import Child
-from tests.dashboard.browser import (
-    body_classes,
-    button_called,
-    confirm,
-    is_seen,
-    one,
-    open_dashboard,
-    save_screenshot,
-    set_window,
-    started_browser,
-    text_of,
-    texts_of,
-    wait_until,
-)
+from tests.dashboard.browser import Browser, started_browser
 
 MANY: Final = 2000
 WIDTH: Final = 1280
@@ -83,30 +68,30 @@ def busy_server(queues: int, *options: str) -> Iterator[str]:
             process.kill()
 
 
-def take(driver: Chrome, url: str, picture: Picture, folder: Path) -> None:
+def take(driver: Browser, url: str, picture: Picture, folder: Path) -> None:
     """Take one picture."""
-    set_window(driver, picture.width, picture.height, dark=picture.dark)
-    open_dashboard(driver, url, picture.fragment)
-    wait_until(driver, lambda: "away" not in body_classes(driver), "the server is there")
+    driver.set_window(picture.width, picture.height, dark=picture.dark)
+    driver.open_dashboard(url, picture.fragment)
+    driver.wait_until(lambda: "away" not in driver.body_classes(), "the server is there")
     if picture.fragment == "#/connections":
-        wait_until(driver, lambda: "reports" in text_of(driver, "#connections-list"), "the clients")
+        driver.wait_until(lambda: "reports" in driver.text_of("#connections-list"), "the clients")
     elif picture.fragment != "#/server":
-        wait_until(driver, lambda: _has_rates(driver), "rates are known")
+        driver.wait_until(lambda: _has_rates(driver), "rates are known")
     if picture.items:
         _show_items(driver)
-    save_screenshot(driver, folder / f"{picture.name}.png", picture.width, picture.height, picture.dark)
+    driver.save_page(folder / f"{picture.name}.png", picture.width, picture.height, picture.dark)
 
 
-def _show_items(driver: Chrome) -> None:
-    button_called(driver, "Show the items").click()
-    wait_until(driver, lambda: texts_of(driver, "#items-list li"), "the items")
-    if not is_seen(driver, "#move-state"):
-        one(driver, "#move-to").send_keys("orders")
-        one(driver, "#move-items").send_keys("40")
-        button_called(driver, "Move…").click()
-        confirm(driver)
-        wait_until(driver, lambda: "40 of 40" in text_of(driver, "#move-text"), "the move")
-        wait_until(driver, lambda: not is_seen(driver, "#said.shown"), "the notice has gone")
+def _show_items(driver: Browser) -> None:
+    driver.button_called("Show the items").click()
+    driver.wait_until(lambda: driver.texts_of("#items-list li"), "the items")
+    if not driver.is_seen("#move-state"):
+        driver.one("#move-to").send_keys("orders")
+        driver.one("#move-items").send_keys("40")
+        driver.button_called("Move…").click()
+        driver.confirm()
+        driver.wait_until(lambda: "40 of 40" in driver.text_of("#move-text"), "the move")
+        driver.wait_until(lambda: not driver.is_seen("#said.shown"), "the notice has gone")
     # The first two items, with the forms below them.
     driver.execute_script("""
         [...document.querySelectorAll("#items-list li")].slice(2).forEach((each) => each.remove());
@@ -114,7 +99,7 @@ def _show_items(driver: Chrome) -> None:
     """)
 
 
-def _has_rates(driver: Chrome) -> bool:
+def _has_rates(driver: Browser) -> bool:
     return bool(re.search(r"Puts per second\s*\d", str(driver.execute_script("return document.body.innerText"))))
 
 

@@ -3,20 +3,8 @@
 from typing import Any
 
 import pytest
-from selenium.webdriver import Chrome
 
-from tests.dashboard.browser import (
-    UNKNOWN,
-    button_called,
-    console_errors,
-    is_seen,
-    one,
-    open_dashboard,
-    text_of,
-    texts_of,
-    wait_for_text,
-    wait_until,
-)
+from tests.dashboard.browser import UNKNOWN, Browser
 from tests.dashboard.fake_server import FakeQueue, FakeServer
 
 pytestmark = pytest.mark.needs("chromium", "chromedriver")
@@ -28,35 +16,35 @@ CONNECTIONS: list[list[Any]] = [
 ]
 
 
-def test_clients_are_listed_with_open_reads_traffic_and_awaited_queue(driver: Chrome, server: FakeServer) -> None:
+def test_clients_are_listed_with_open_reads_traffic_and_awaited_queue(driver: Browser, server: FakeServer) -> None:
     server.connections, server.queues = CONNECTIONS[:2], [FakeQueue(b"gr\xf6n", waiters=1)]
-    open_dashboard(driver, server.url)
-    one(driver, "nav a[data-page=connections]").click()
-    wait_for_text(driver, "#connections-count", "2 clients")
+    driver.open_dashboard(server.url)
+    driver.one("nav a[data-page=connections]").click()
+    driver.wait_for_text("#connections-count", "2 clients")
     row = "#connections tbody tr:nth-child({}) td"
     told = ["10.0.0.1:50000", "memcache", UNKNOWN, UNKNOWN, "2", "1,234", "2 KiB", "4 KiB", "0 B", "5 ms"]
-    assert texts_of(driver, row.format(1)) == told
+    assert driver.texts_of(row.format(1)) == told
     told = ["a Unix socket", "text", UNKNOWN, r"gr\xf6n", "0", "1", UNKNOWN, UNKNOWN, "0 B", UNKNOWN]
-    assert texts_of(driver, row.format(2)) == told
-    assert not is_seen(driver, "#connections-all")
-    one(driver, "#connections tbody a").click()
-    wait_until(driver, lambda: text_of(driver, "#queue-waiters") == "1", "the queue that it waits for")
-    one(driver, "#queue-clients").click()
-    wait_for_text(driver, "#connections-count", r"1 client with open reads of gr\xf6n, or waiting for it")
+    assert driver.texts_of(row.format(2)) == told
+    assert not driver.is_seen("#connections-all")
+    driver.one("#connections tbody a").click()
+    driver.wait_until(lambda: driver.text_of("#queue-waiters") == "1", "the queue that it waits for")
+    driver.one("#queue-clients").click()
+    driver.wait_for_text("#connections-count", r"1 client with open reads of gr\xf6n, or waiting for it")
     assert "/api/connections?first=0&queue=gr%f6n" in server.requests
-    one(driver, "#connections-all").click()
-    wait_for_text(driver, "#connections-count", "2 clients")
-    assert console_errors(driver) == []
+    driver.one("#connections-all").click()
+    driver.wait_for_text("#connections-count", "2 clients")
+    assert driver.console_errors() == []
 
 
-def test_many_clients_are_listed_page_by_page(driver: Chrome, server: FakeServer) -> None:
+def test_many_clients_are_listed_page_by_page(driver: Browser, server: FakeServer) -> None:
     server.connections = CONNECTIONS
-    open_dashboard(driver, server.url, "#/connections")
-    wait_for_text(driver, "#connections-count", "2 of 3 clients")
-    button_called(driver, "Next").click()
-    wait_for_text(driver, "#connections-count", "1 of 3 clients")
-    assert texts_of(driver, "#connections tbody td")[2] == "CN=<b>orders</b>"
-    assert not is_seen(driver, "#connections-next")
-    button_called(driver, "← Previous").click()
-    wait_for_text(driver, "#connections-count", "2 of 3 clients")
-    assert not is_seen(driver, "#connections-previous")
+    driver.open_dashboard(server.url, "#/connections")
+    driver.wait_for_text("#connections-count", "2 of 3 clients")
+    driver.button_called("Next").click()
+    driver.wait_for_text("#connections-count", "1 of 3 clients")
+    assert driver.texts_of("#connections tbody td")[2] == "CN=<b>orders</b>"
+    assert not driver.is_seen("#connections-next")
+    driver.button_called("← Previous").click()
+    driver.wait_for_text("#connections-count", "2 of 3 clients")
+    assert not driver.is_seen("#connections-previous")

@@ -1,28 +1,9 @@
 """Dark and light, narrow windows, the keyboard alone."""
 
 import pytest
-from selenium.webdriver import Chrome
 from selenium.webdriver.common.keys import Keys
 
-from tests.dashboard.browser import (
-    UNKNOWN,
-    attribute,
-    button_called,
-    column,
-    console_errors,
-    evaluate,
-    focused_text,
-    is_seen,
-    look_again,
-    one,
-    open_dashboard,
-    press,
-    set_window,
-    settle,
-    text_of,
-    texts_of,
-    wait_until,
-)
+from tests.dashboard.browser import UNKNOWN, Browser
 from tests.dashboard.fake_server import FakeQueue, FakeServer, wave
 
 pytestmark = pytest.mark.needs("chromium", "chromedriver")
@@ -45,60 +26,60 @@ LUMINANCE = """
 """
 
 
-def background(driver: Chrome) -> str:
+def background(driver: Browser) -> str:
     return str(driver.execute_script("return getComputedStyle(document.body).backgroundColor"))
 
 
-def contrast(driver: Chrome, ink: str, paper: str) -> float:
+def contrast(driver: Browser, ink: str, paper: str) -> float:
     """By the definition of the WCAG."""
     dark, light = sorted(float(driver.execute_script(LUMINANCE, name)) for name in (ink, paper))
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_it_is_dark_where_the_system_is_unless_the_reader_chose(driver: Chrome, server: FakeServer) -> None:
-    open_dashboard(driver, server.url)
+def test_it_is_dark_where_the_system_is_unless_the_reader_chose(driver: Browser, server: FakeServer) -> None:
+    driver.open_dashboard(server.url)
     light = background(driver)
-    set_window(driver, 1280, 900, dark=True)
+    driver.set_window(1280, 900, dark=True)
     dark = background(driver)
     assert dark != light
-    wait_until(driver, lambda: attribute(driver, "#look", "aria-pressed") == "true", "the button says so")
-    one(driver, "#look").click()
+    driver.wait_until(lambda: driver.attribute("#look", "aria-pressed") == "true", "the button says so")
+    driver.one("#look").click()
     assert background(driver) == light
     driver.refresh()
     assert background(driver) == light
-    wait_until(driver, lambda: attribute(driver, "#look", "aria-pressed") == "false", "the choice is kept")
-    one(driver, "#look").click()
+    driver.wait_until(lambda: driver.attribute("#look", "aria-pressed") == "false", "the choice is kept")
+    driver.one("#look").click()
     assert background(driver) == dark
-    set_window(driver, 1280, 900, dark=False)
+    driver.set_window(1280, 900, dark=False)
     assert background(driver) == light
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_texts_stand_out_from_what_is_behind_them(driver: Chrome, server: FakeServer, dark: bool) -> None:
-    open_dashboard(driver, server.url)
-    set_window(driver, 1280, 900, dark=dark)
+def test_texts_stand_out_from_what_is_behind_them(driver: Browser, server: FakeServer, dark: bool) -> None:
+    driver.open_dashboard(server.url)
+    driver.set_window(1280, 900, dark=dark)
     too_little = {pair: round(contrast(driver, *pair), 2) for pair in PAIRS if contrast(driver, *pair) < 4.5}
     assert too_little == {}
     assert contrast(driver, "edge", "card") >= 3
 
 
 @pytest.mark.parametrize("fragment", ["#/", "#/queue/work", "#/connections", "#/server"])
-def test_a_narrow_window_scrolls_no_way_but_down(driver: Chrome, server: FakeServer, fragment: str) -> None:
+def test_a_narrow_window_scrolls_no_way_but_down(driver: Browser, server: FakeServer, fragment: str) -> None:
     server.queues = [FakeQueue(b"work", items=3, history=wave(9, 4)), FakeQueue(b"x" * 200)]
     server.connections = [["10.0.0.1:50000", "memcache", "x" * 200, 1234, 2, "y" * 200, 2048, 4096, 0, 5]]
-    set_window(driver, 360, 700, dark=False)
-    open_dashboard(driver, server.url, fragment)
-    wait_until(driver, lambda: is_seen(driver, "main canvas, #server-told, #connections td"), "the page")
-    settle(driver)
+    driver.set_window(360, 700, dark=False)
+    driver.open_dashboard(server.url, fragment)
+    driver.wait_until(lambda: driver.is_seen("main canvas, #server-told, #connections td"), "the page")
+    driver.settle()
     assert driver.execute_script("return document.documentElement.scrollWidth") <= 360
 
 
-def test_rates_are_seen_on_a_phone_without_scrolling(driver: Chrome, server: FakeServer) -> None:
+def test_rates_are_seen_on_a_phone_without_scrolling(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"a-queue-with-a-long-name", items=9_999_999, puts_a_look=246, gets_a_look=123)]
-    set_window(driver, 360, 700, dark=False)
-    open_dashboard(driver, server.url)
-    look_again(driver)
-    wait_until(driver, lambda: column(driver, "Puts/s") == ["123"], "the rates")
+    driver.set_window(360, 700, dark=False)
+    driver.open_dashboard(server.url)
+    driver.look_again()
+    driver.wait_until(lambda: driver.column("Puts/s") == ["123"], "the rates")
     rights = driver.execute_script("""
         const cells = document.querySelectorAll("tr[data-name] :is(.cell-name, .cell-items, .cell-puts, .cell-gets)");
         return [...cells].map((each) => [each.getBoundingClientRect().width, each.getBoundingClientRect().right]);
@@ -107,59 +88,59 @@ def test_rates_are_seen_on_a_phone_without_scrolling(driver: Chrome, server: Fak
     assert all(width > 50 and right <= 360 for width, right in rights)
 
 
-def test_the_time_range_of_the_charts_is_chosen(driver: Chrome, server: FakeServer) -> None:
+def test_the_time_range_of_the_charts_is_chosen(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=641, history=[1000 - number for number in range(360)])]
-    open_dashboard(driver, server.url, "#/queue/work")
+    driver.open_dashboard(server.url, "#/queue/work")
     chart = "#queue-charts [role=img]"
     for label, words, most in (
         ("1 h", "hour", "1,000"),
         ("5 min", "5 minutes", "671"),
         ("15 min", "15 minutes", "731"),
     ):
-        wait_until(driver, lambda label=label: button_called(driver, label), "the button").click()
+        driver.wait_until(lambda label=label: driver.button_called(label), "the button").click()
         said = f"Items over the last {words}. Items: now 641, at most {most}."
-        wait_until(driver, lambda said=said: attribute(driver, chart, "aria-label") == said, said)
-        assert texts_of(driver, "#queue .time-range [aria-pressed=true]") == [label]
-    one(driver, ".way a").click()
-    wait_until(driver, lambda: is_seen(driver, "#overview"), "the first page")
-    assert texts_of(driver, "#overview .time-range [aria-pressed=true]") == ["15 min"]
-    assert console_errors(driver) == []
+        driver.wait_until(lambda said=said: driver.attribute(chart, "aria-label") == said, said)
+        assert driver.texts_of("#queue .time-range [aria-pressed=true]") == [label]
+    driver.one(".way a").click()
+    driver.wait_until(lambda: driver.is_seen("#overview"), "the first page")
+    assert driver.texts_of("#overview .time-range [aria-pressed=true]") == ["15 min"]
+    assert driver.console_errors() == []
 
 
-def test_the_first_tab_skips_to_the_content(driver: Chrome, server: FakeServer) -> None:
+def test_the_first_tab_skips_to_the_content(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=3)]
-    open_dashboard(driver, server.url, "#/queue/work")
-    wait_until(driver, lambda: is_seen(driver, "#queue-there"), "the queue")
-    press(driver, Keys.TAB)
-    assert focused_text(driver) == "Skip to the content"
-    press(driver, Keys.ENTER)
+    driver.open_dashboard(server.url, "#/queue/work")
+    driver.wait_until(lambda: driver.is_seen("#queue-there"), "the queue")
+    driver.press(Keys.TAB)
+    assert driver.focused_text() == "Skip to the content"
+    driver.press(Keys.ENTER)
     assert driver.execute_script("return document.activeElement.id") == "queue-title"
     assert driver.current_url.endswith("#/queue/work")
 
 
-def test_pages_are_reached_by_their_links_and_marked(driver: Chrome, server: FakeServer) -> None:
-    open_dashboard(driver, server.url)
-    one(driver, "nav a[data-page=server]").send_keys(Keys.ENTER)
-    wait_until(driver, lambda: is_seen(driver, "#server-told"), "the server's page")
-    assert text_of(driver, "nav a[aria-current=page]") == "Server"
-    one(driver, "nav a[data-page=overview]").send_keys(Keys.ENTER)
-    wait_until(driver, lambda: is_seen(driver, "#overview"), "the first page")
-    assert text_of(driver, "nav a[aria-current=page]") == "Queues"
-    assert console_errors(driver) == []
+def test_pages_are_reached_by_their_links_and_marked(driver: Browser, server: FakeServer) -> None:
+    driver.open_dashboard(server.url)
+    driver.one("nav a[data-page=server]").send_keys(Keys.ENTER)
+    driver.wait_until(lambda: driver.is_seen("#server-told"), "the server's page")
+    assert driver.text_of("nav a[aria-current=page]") == "Server"
+    driver.one("nav a[data-page=overview]").send_keys(Keys.ENTER)
+    driver.wait_until(lambda: driver.is_seen("#overview"), "the first page")
+    assert driver.text_of("nav a[aria-current=page]") == "Queues"
+    assert driver.console_errors() == []
 
 
-def test_charts_are_drawn_and_told_in_words(driver: Chrome, server: FakeServer) -> None:
+def test_charts_are_drawn_and_told_in_words(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=3, history=wave(9, 4))]
-    open_dashboard(driver, server.url)
+    driver.open_dashboard(server.url)
     chart = "#overview-charts [role=img]"
-    wait_until(driver, lambda: "now " in attribute(driver, chart, "aria-label"), "the history")
-    assert "at most 6,498" in attribute(driver, chart, "aria-label")
+    driver.wait_until(lambda: "now " in driver.attribute(chart, "aria-label"), "the history")
+    assert "at most 6,498" in driver.attribute(chart, "aria-label")
     is_drawn = """
         const [canvas] = arguments;
         return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean);
     """
     for canvas in (f"{chart} canvas", "tr[data-name=work] canvas"):
-        wait_until(driver, lambda canvas=canvas: driver.execute_script(is_drawn, one(driver, canvas)), "it is drawn")
+        driver.wait_until(lambda canvas=canvas: driver.execute_script(is_drawn, driver.one(canvas)), "it is drawn")
 
 
 FIGURES = [
@@ -185,34 +166,34 @@ FIGURES = [
 ]
 
 
-def test_figures_are_written_for_people(driver: Chrome, server: FakeServer) -> None:
-    open_dashboard(driver, server.url)
+def test_figures_are_written_for_people(driver: Browser, server: FakeServer) -> None:
+    driver.open_dashboard(server.url)
     asked = [(kind, value) for kind, value, _ in FIGURES]
-    written = evaluate(driver, "format.js", "args.map(([kind, value]) => it[kind](value))", *asked)
+    written = driver.evaluate("format.js", "args.map(([kind, value]) => it[kind](value))", *asked)
     assert written == [text for _, _, text in FIGURES]
 
 
-def test_lines_of_a_chart_are_told_as_they_are(driver: Chrome, server: FakeServer) -> None:
-    open_dashboard(driver, server.url)
-    steps = evaluate(driver, "charts.js", "it.STEPS_OF_TENTHS.slice(0, 8)")
+def test_lines_of_a_chart_are_told_as_they_are(driver: Browser, server: FakeServer) -> None:
+    driver.open_dashboard(server.url)
+    steps = driver.evaluate("charts.js", "it.STEPS_OF_TENTHS.slice(0, 8)")
     lines = [step * line for step in steps for line in range(1, 6)]
-    told = evaluate(driver, "format.js", "args.map(it.compact)", *lines)
+    told = driver.evaluate("format.js", "args.map(it.compact)", *lines)
     assert [float(text) for text in told] == pytest.approx(lines)
 
 
-def rates(driver: Chrome, *samples: tuple[int, int, dict[str, list[int]]]) -> list[float | None] | None:
+def rates(driver: Browser, *samples: tuple[int, int, dict[str, list[int]]]) -> list[float | None] | None:
     """The rates of work's counters after samples of (uptime, clock, counters)."""
     script = """(() => {
         const rates = new it.Rates();
         for (const [uptime, time, counters] of args) rates.add(uptime, time, new Map(Object.entries(counters)));
         return rates.of("work");
     })()"""
-    found: list[float | None] | None = evaluate(driver, "rates.js", script, *samples)
+    found: list[float | None] | None = driver.evaluate("rates.js", script, *samples)
     return found
 
 
-def test_rates_are_of_the_time_between_samples_and_know_of_new_starts(driver: Chrome, server: FakeServer) -> None:
-    open_dashboard(driver, server.url)
+def test_rates_are_of_the_time_between_samples_and_know_of_new_starts(driver: Browser, server: FakeServer) -> None:
+    driver.open_dashboard(server.url)
     assert rates(driver, (1000, 50, {"work": [5]})) == [None]
     assert rates(driver, (1000, 50, {"work": [5]}), (3000, 2050, {"work": [15]})) == [5.0]
     # A queue that was made anew, and one that is new.

@@ -3,9 +3,8 @@
 from urllib.parse import quote_from_bytes
 
 import pytest
-from selenium.webdriver import Chrome
 
-from tests.dashboard.browser import wait_until
+from tests.dashboard.browser import Browser
 from tests.promises.test_other_protocols import BODIES
 from tests.server.running import Processes
 
@@ -23,7 +22,7 @@ form.submit();
 """
 
 
-def test_page_of_another_site_commands_no_port(driver: Chrome, processes: Processes) -> None:
+def test_page_of_another_site_commands_no_port(driver: Browser, processes: Processes) -> None:
     page = processes.write("page.html", PAGE)
     server = processes.serve()
     with server.connect() as client:
@@ -43,7 +42,7 @@ def test_page_of_another_site_commands_no_port(driver: Chrome, processes: Proces
         assert refused() >= 2  # a browser may try again
         before = refused()
         driver.execute_script(SUBMIT, f"http://127.0.0.1:{server.port_of('text')}/", BODIES["text"].decode())
-        wait_until(driver, lambda: refused() > before, "the form has arrived")
+        driver.wait_until(lambda: refused() > before, "the form has arrived")
         assert client.stats()["queue_work_items"] == "1"
         assert client.get(b"work") == b"x"
     assert server.process.poll() is None

@@ -1,37 +1,24 @@
 """What is told of the whole server, and what can be done to it."""
 
 import pytest
-from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
-from tests.dashboard.browser import (
-    attribute,
-    button_called,
-    confirm,
-    console_errors,
-    is_seen,
-    look_again,
-    one,
-    open_dashboard,
-    text_of,
-    wait_for_text,
-    wait_until,
-)
+from tests.dashboard.browser import Browser
 from tests.dashboard.fake_server import FakeQueue, FakeServer
 
 pytestmark = pytest.mark.needs("chromium", "chromedriver")
 
 
-def open_server(driver: Chrome, server: FakeServer) -> None:
-    open_dashboard(driver, server.url, "#/server")
-    wait_until(driver, lambda: is_seen(driver, "#server-told"), "the server is shown")
+def open_server(driver: Browser, server: FakeServer) -> None:
+    driver.open_dashboard(server.url, "#/server")
+    driver.wait_until(lambda: driver.is_seen("#server-told"), "the server is shown")
 
 
-def test_the_header_tells_which_server_this_is_and_how_it_is(driver: Chrome, server: FakeServer) -> None:
+def test_the_header_tells_which_server_this_is_and_how_it_is(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30, bytes=150, mem_bytes=512 * 2**20, waiters=1, puts_a_look=40)]
-    open_dashboard(driver, server.url)
-    look_again(driver)
-    wait_until(driver, lambda: text_of(driver, "#fact-puts") == "20", "puts per second")
+    driver.open_dashboard(server.url)
+    driver.look_again()
+    driver.wait_until(lambda: driver.text_of("#fact-puts") == "20", "puts per second")
     told = {
         "items": "30",
         "bytes": "150 B",
@@ -44,46 +31,46 @@ def test_the_header_tells_which_server_this_is_and_how_it_is(driver: Chrome, ser
         "uptime": "1 d 2 h",
         "waiters": "1 client waiting",
     }
-    assert {key: text_of(driver, f"#fact-{key}") for key in told} == told
-    assert text_of(driver, "#server-name") == "kestrel.example.org"
-    assert text_of(driver, "#status") == "Status: Up"
-    assert attribute(driver, "#memory-meter", "aria-valuenow") == "50"
+    assert {key: driver.text_of(f"#fact-{key}") for key in told} == told
+    assert driver.text_of("#server-name") == "kestrel.example.org"
+    assert driver.text_of("#status") == "Status: Up"
+    assert driver.attribute("#memory-meter", "aria-valuenow") == "50"
 
 
-def test_memory_without_a_limit_has_no_meter(driver: Chrome, server: FakeServer) -> None:
+def test_memory_without_a_limit_has_no_meter(driver: Browser, server: FakeServer) -> None:
     server.max_total_memory = None
-    open_dashboard(driver, server.url)
-    assert text_of(driver, "#fact-memory") == "0 B"
-    assert text_of(driver, "#fact-memory-most") == ""
-    assert not is_seen(driver, "#memory-meter")
+    driver.open_dashboard(server.url)
+    assert driver.text_of("#fact-memory") == "0 B"
+    assert driver.text_of("#fact-memory-most") == ""
+    assert not driver.is_seen("#memory-meter")
 
 
-def test_each_status_can_be_set_after_a_question(driver: Chrome, server: FakeServer) -> None:
+def test_each_status_can_be_set_after_a_question(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work")]
     open_server(driver, server)
     for status in ("WriteAvoid", "ReadOnly", "Quiescent", "Up"):
-        one(driver, f"button[data-status={status}]").click()
-        assert f"Set the status to {status}?" in confirm(driver)
-        wait_for_text(driver, "[role=status]", f"The status is {status}.")
-        wait_until(driver, lambda status=status: text_of(driver, "#status-text") == status, "the header says it")
+        driver.one(f"button[data-status={status}]").click()
+        assert f"Set the status to {status}?" in driver.confirm()
+        driver.wait_for_text("[role=status]", f"The status is {status}.")
+        driver.wait_until(lambda status=status: driver.text_of("#status-text") == status, "the header says it")
         pressed = driver.find_elements(By.CSS_SELECTOR, "button[data-status][aria-pressed=true]")
         assert [each.get_dom_attribute("data-status") for each in pressed] == [status]
     assert server.posts == [f"/api/status/{each}" for each in ("WriteAvoid", "ReadOnly", "Quiescent", "Up")]
-    assert console_errors(driver) == []
+    assert driver.console_errors() == []
 
 
-def test_a_status_that_is_announced_is_told_with_the_one_in_force(driver: Chrome, server: FakeServer) -> None:
+def test_a_status_that_is_announced_is_told_with_the_one_in_force(driver: Browser, server: FakeServer) -> None:
     server.status, server.in_force = "Quiescent", "Up"
     open_server(driver, server)
-    assert text_of(driver, "#status-text") == "Quiescent announced; Up still in force"
+    assert driver.text_of("#status-text") == "Quiescent announced; Up still in force"
 
 
-def test_reload_asks_and_says_what_the_server_answers(driver: Chrome, server: FakeServer) -> None:
+def test_reload_asks_and_says_what_the_server_answers(driver: Browser, server: FakeServer) -> None:
     server.refusals["/api/reload"] = (409, "kestrel.toml, line 3: maxItems must be a number")
     open_server(driver, server)
-    button_called(driver, "Reload").click()
-    confirm(driver)
-    wait_for_text(driver, "[role=status]", "kestrel.toml, line 3: maxItems must be a number")
+    driver.button_called("Reload").click()
+    driver.confirm()
+    driver.wait_for_text("[role=status]", "kestrel.toml, line 3: maxItems must be a number")
     assert server.posts == ["/api/reload"]
 
 
@@ -96,29 +83,29 @@ def test_reload_asks_and_says_what_the_server_answers(driver: Chrome, server: Fa
     ids=["journal", "memory"],
 )
 def test_a_shutdown_says_what_becomes_of_clients_and_items(
-    driver: Chrome, server: FakeServer, storage: str, said: str
+    driver: Browser, server: FakeServer, storage: str, said: str
 ) -> None:
     server.queues = [FakeQueue(b"work", items=30)]
     server.storage = storage
     open_server(driver, server)
-    button_called(driver, "Shut down").click()
-    asked = confirm(driver)
+    driver.button_called("Shut down").click()
+    asked = driver.confirm()
     assert "disconnect 12 clients" in asked
     assert said in asked
-    wait_until(driver, lambda: server.posts == ["/api/shutdown"], "the server is told")
+    driver.wait_until(lambda: server.posts == ["/api/shutdown"], "the server is told")
 
 
-def test_who_may_not_administer_can_change_nothing(driver: Chrome, server: FakeServer) -> None:
+def test_who_may_not_administer_can_change_nothing(driver: Browser, server: FakeServer) -> None:
     server.may_administer = False
     open_server(driver, server)
-    assert is_seen(driver, "#server-reason")
+    assert driver.is_seen("#server-reason")
     buttons = driver.find_elements(By.CSS_SELECTOR, "#server button")
     assert len(buttons) == 6
     assert not any(each.is_enabled() for each in buttons)
 
 
-def test_latencies_and_settings_of_the_server_are_told(driver: Chrome, server: FakeServer) -> None:
+def test_latencies_and_settings_of_the_server_are_told(driver: Browser, server: FakeServer) -> None:
     open_server(driver, server)
-    assert text_of(driver, "#server-latencies tbody tr th") == "Put"
-    assert text_of(driver, "#server-settings [data-key=maxTotalMemory] dd") == "1 GiB"
-    assert text_of(driver, "#server-figures [data-key=curr_connections] dt") == "Connections"
+    assert driver.text_of("#server-latencies tbody tr th") == "Put"
+    assert driver.text_of("#server-settings [data-key=maxTotalMemory] dd") == "1 GiB"
+    assert driver.text_of("#server-figures [data-key=curr_connections] dt") == "Connections"
