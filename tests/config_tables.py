@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 
-def queue(name: str, settings: str) -> str:
-    return f"[[queues]]\nname = '{name}'\n{settings}\n"
+def queue(name: str, *settings: str) -> str:
+    return "\n".join(["[[queues]]", f"name = '{name}'", *settings, ""])
 
 
 def alias(name: str, *destinations: str) -> str:

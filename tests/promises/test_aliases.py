@@ -11,17 +11,12 @@ from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
+from tests.config_tables import alias, queue
 from tests.memcache_text import END, NOT_STORED, STORED, create, is_missing, items, put, set_, stat, stats, value
 from tests.session.servers import store_of
 
-ALIAS = """
-maxOpenTransactions = 10
-
-[[aliases]]
-name = "al"
-destinationQueues = ["one", "two"]
-"""
-NO_ALIAS = "maxOpenTransactions = 10"
+NO_ALIAS = "maxOpenTransactions = 10\n"
+ALIAS = NO_ALIAS + alias("al", "one", "two")
 
 
 @pytest.fixture
@@ -56,18 +51,12 @@ def test_put_to_alias_reaches_each_destination(server: MemoryServer, client: Mem
     assert client.ask(b"get two\r\n") == END, "the item kept its expiry"
 
 
-@pytest.mark.parametrize("destinations", ['"full", "one", "two"', '"one", "full", "two"', '"one", "two", "full"'])
+@pytest.mark.parametrize("destinations", [("full", "one", "two"), ("one", "full", "two"), ("one", "two", "full")])
 @pytest.mark.parametrize("limit", ["maxItems = 1", "maxSize = 5", "maxItemSize = 5"])
-def test_full_destination_skips_item_and_refuses_put(tmp_path: Path, destinations: str, limit: str) -> None:
-    config = loads(f"""
-        [[queues]]
-        name = "full"
-        {limit}
-
-        [[aliases]]
-        name = "al"
-        destinationQueues = [{destinations}]
-    """)
+def test_full_destination_skips_item_and_refuses_put(
+    tmp_path: Path, destinations: tuple[str, ...], limit: str
+) -> None:
+    config = loads(queue("full", limit) + alias("al", *destinations))
     client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
     put(client, b"al", b"first")
     assert client.ask(set_(b"al", b"second")) == NOT_STORED
@@ -78,24 +67,10 @@ def test_full_destination_skips_item_and_refuses_put(tmp_path: Path, destination
 
 
 @pytest.mark.parametrize("failed", [b"one", b"four"])
-def test_failed_destination_makes_put_fail_and_store_nothing(
-    failed: bytes,
-) -> None:
-    config = loads("""
-        [[queues]]
-        name = "three"
-        keepJournal = false
-
-        [[aliases]]
-        name = "al"
-        destinationQueues = ["one", "inner"]
-
-        [[aliases]]
-        name = "inner"
-        destinationQueues = ["two", "three", "four"]
-    """)
+def test_failed_destination_makes_put_fail_and_store_nothing(failed: bytes) -> None:
+    tables = queue("three", "keepJournal = false") + alias("al", "one", "inner")
     storage = SteppedStorage()
-    server = MemoryServer(storage, config=config)
+    server = MemoryServer(storage, config=loads(tables + alias("inner", "two", "three", "four")))
     client = server.connect()
     queues = [b"one", b"two", b"two+child", b"three", b"four"]
     create(client, *queues)
@@ -106,67 +81,33 @@ def test_failed_destination_makes_put_fail_and_store_nothing(
     storage.reopen_refusal, storage.refusal = None, "disk full"
     assert client.ask(set_(b"al", b"lost")).startswith(b"SERVER_ERROR ")
     storage.refusal = None
-    assert [items(client, queue) for queue in queues] == [[]] * len(queues)
+    assert [items(client, name) for name in queues] == [[]] * len(queues)
     put(client, b"al", b"item")
-    assert [items(client, queue) for queue in queues] == [[b"item"]] * len(queues)
+    assert [items(client, name) for name in queues] == [[b"item"]] * len(queues)
 
 
 def test_destinations_may_be_aliases_and_fanout_parents(tmp_path: Path) -> None:
-    config = loads("""
-        [[aliases]]
-        name = "al"
-        destinationQueues = ["inner", "news", "silent"]
-
-        [[aliases]]
-        name = "inner"
-        destinationQueues = ["innermost", "plain"]
-
-        [[aliases]]
-        name = "innermost"
-        destinationQueues = ["deep"]
-
-        [[queues]]
-        name = "deep"
-        maxItems = 2
-
-        [[queues]]
-        name = "news+full"
-        maxItems = 1
-
-        [[queues]]
-        name = "silent"
-        fanoutOnly = true
-    """)
-    client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
+    aliases = alias("al", "inner", "news", "silent") + alias("inner", "innermost", "plain") + alias("innermost", "deep")
+    queues = queue("deep", "maxItems = 2") + queue("news+full", "maxItems = 1") + queue("silent", "fanoutOnly = true")
+    client = MemoryServer(config=loads(aliases + queues), folder=tmp_path / "queues").connect()
     create(client, b"news+x", b"news+full", b"silent+x")
     put(client, b"al", b"first", b"second")
     assert client.ask(set_(b"al", b"third")) == NOT_STORED
-    for queue in (b"plain", b"news", b"news+x", b"silent+x"):
-        assert items(client, queue) == [b"first", b"second", b"third"]
+    for name in (b"plain", b"news", b"news+x", b"silent+x"):
+        assert items(client, name) == [b"first", b"second", b"third"]
     assert items(client, b"deep") == [b"first", b"second"]
     assert items(client, b"news+full") == [b"first"]
     assert items(client, b"silent") == []
 
 
 def test_item_reaches_each_queue_once(tmp_path: Path) -> None:
-    config = loads("""
-        [[aliases]]
-        name = "al"
-        destinationQueues = ["news+x", "left", "news", "right", "work"]
-
-        [[aliases]]
-        name = "left"
-        destinationQueues = ["work", "news"]
-
-        [[aliases]]
-        name = "right"
-        destinationQueues = ["left", "news+y", "work"]
-    """)
+    outer = alias("al", "news+x", "left", "news", "right", "work")
+    config = loads(outer + alias("left", "work", "news") + alias("right", "left", "news+y", "work"))
     client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
     create(client, b"news+x", b"news+y", b"news+z")
     put(client, b"al", b"first", b"second")
-    for queue in (b"news", b"news+x", b"news+y", b"news+z", b"work"):
-        assert items(client, queue) == [b"first", b"second"]
+    for name in (b"news", b"news+x", b"news+y", b"news+z", b"work"):
+        assert items(client, name) == [b"first", b"second"]
 
 
 # Other commands.

@@ -13,17 +13,14 @@ from kestrel.config.model import Config
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
+from tests.config_tables import alias, queue
 from tests.memcache_text import END, NOT_STORED, STORED, create, items, put, set_, stat, value
 from tests.promises.slow_server import SlowServer
 from tests.session.servers import store_of
 
 KIB = 1024
 
-FANOUT_ONLY = """
-[[queues]]
-name = "a"
-fanoutOnly = true
-"""
+FANOUT_ONLY = queue("a", "fanoutOnly = true")
 
 
 @pytest.fixture
@@ -72,22 +69,13 @@ def test_child_starts_empty(server: MemoryServer, client: MemoryClient, creation
 def test_put_to_child_reaches_only_that_child(client: MemoryClient) -> None:
     create(client, b"a", b"a+x", b"a+y", b"a+x+z")
     put(client, b"a+x", b"one")
-    assert [items(client, queue) for queue in (b"a", b"a+y", b"a+x+z")] == [[], [], []]
+    assert [items(client, name) for name in (b"a", b"a+y", b"a+x+z")] == [[], [], []]
     assert items(client, b"a+x") == [b"one"]
 
 
 def test_put_to_parent_reports_result_of_parent(tmp_path: Path) -> None:
-    config = loads("""
-        [[queues]]
-        name = "a"
-        maxItems = 1
-        maxItemSize = 3
-
-        [[queues]]
-        name = "a+x"
-        maxItems = "none"
-        maxItemSize = "none"
-    """)
+    unlimited = queue("a+x", "maxItems = 'none'", "maxItemSize = 'none'")
+    config = loads(queue("a", "maxItems = 1", "maxItemSize = 3") + unlimited)
     client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
     create(client, b"a+x")
     assert client.ask(set_(b"a", b"long")) == NOT_STORED
@@ -98,19 +86,8 @@ def test_put_to_parent_reports_result_of_parent(tmp_path: Path) -> None:
 
 
 def test_full_child_skips_the_item(tmp_path: Path) -> None:
-    config = loads("""
-        [[queues]]
-        name = "a+full"
-        maxItems = 1
-
-        [[queues]]
-        name = "a+heavy"
-        maxSize = 3
-
-        [[queues]]
-        name = "a+small"
-        maxItemSize = 3
-    """)
+    limits = {"a+full": "maxItems = 1", "a+heavy": "maxSize = 3", "a+small": "maxItemSize = 3"}
+    config = loads("".join(queue(name, limit) for name, limit in limits.items()))
     client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
     create(client, b"a+full", b"a+heavy", b"a+small", b"a+z")
     put(client, b"a", b"one", b"three", b"two")
@@ -125,21 +102,9 @@ def test_full_child_skips_the_item(tmp_path: Path) -> None:
 @pytest.mark.parametrize("failed", [b"a+x", b"a+z"])
 @pytest.mark.parametrize("parents_settings", ["", "keepJournal = false", "fanoutOnly = true"])
 def test_failed_child_makes_put_fail_and_store_nothing(failed: bytes, parents_settings: str) -> None:
-    config = loads(f"""
-        [[queues]]
-        name = "a"
-        {parents_settings}
-
-        [[queues]]
-        name = "a+x"
-        keepJournal = true
-
-        [[queues]]
-        name = "a+z"
-        keepJournal = true
-    """)
+    journaled = queue("a+x", "keepJournal = true") + queue("a+z", "keepJournal = true")
     storage = SteppedStorage()
-    server = MemoryServer(storage, config=config)
+    server = MemoryServer(storage, config=loads(queue("a", parents_settings) + journaled))
     client = server.connect()
     queues = [b"a", b"a+w", b"a+x", b"a+y", b"a+z"]
     create(client, *queues)
@@ -150,7 +115,7 @@ def test_failed_child_makes_put_fail_and_store_nothing(failed: bytes, parents_se
     storage.reopen_refusal, storage.refusal = None, "disk full"
     assert client.ask(set_(b"a", b"lost")).startswith(b"SERVER_ERROR ")
     storage.refusal = None
-    assert [items(client, queue) for queue in queues] == [[]] * len(queues)
+    assert [items(client, name) for name in queues] == [[]] * len(queues)
     put(client, b"a", b"one")
     assert items(client, failed) == items(client, b"a+y") == [b"one"]
 
@@ -168,7 +133,7 @@ def test_put_to_parent_encodes_the_item_once(server: MemoryServer, client: Memor
         tracemalloc.stop()
     # The client's request may still be in memory.
     assert len(item) <= after - before < 3 * len(item), "eleven queues share one record"
-    assert [items(client, queue) for queue in (b"a", *children)] == [[item]] * 11
+    assert [items(client, name) for name in (b"a", *children)] == [[item]] * 11
 
 
 def test_put_to_parent_serves_waiters_of_children(tmp_path: Path) -> None:
@@ -185,29 +150,18 @@ def test_put_to_parent_serves_waiters_of_children(tmp_path: Path) -> None:
         value(b"a+z", b"one") + value(b"a+z", b"two"),
         value(b"a/t=1000", b"one"),
     ]
-    assert [items(client, queue) for queue in (b"a+x", b"a+y", b"a+z", b"a")] == [[b"two"], [b"two"], [], [b"two"]]
+    assert [items(client, name) for name in (b"a+x", b"a+y", b"a+z", b"a")] == [[b"two"], [b"two"], [], [b"two"]]
 
 
 def test_parent_and_children_have_separate_journals_and_settings(tmp_path: Path) -> None:
-    config = loads("""
-        [[queues]]
-        name = "a"
-        maxItems = 2
-
-        [[queues]]
-        name = "a+more"
-        maxItems = 3
-
-        [[queues]]
-        name = "a+memory"
-        keepJournal = false
-    """)
+    limits = queue("a", "maxItems = 2") + queue("a+more", "maxItems = 3")
+    config = loads(limits + queue("a+memory", "keepJournal = false"))
     server = MemoryServer(config=config, folder=tmp_path / "queues")
     client = server.connect()
     create(client, b"a+heir", b"a+more", b"a+memory")
     for number in range(4):
         client.ask(set_(b"a", b"%d" % number))
-    assert [stat(client, queue, "items") for queue in (b"a", b"a+heir", b"a+more", b"a+memory")] == ["2", "2", "3", "2"]
+    assert [stat(client, name, "items") for name in (b"a", b"a+heir", b"a+more", b"a+memory")] == ["2", "2", "3", "2"]
     assert files(server) == {"a", "a+heir", "a+more"}
     assert items(client, b"a+heir") == [b"0", b"1"]
     server.crash()
@@ -269,7 +223,7 @@ def test_flushing_parent_keeps_items_of_children(server: MemoryServer, client: M
 
 @pytest.mark.parametrize("is_on_disk", [True, False])
 def test_fanout_only_parent_answers_stored_and_keeps_no_item(tmp_path: Path, is_on_disk: bool) -> None:
-    config = loads(FANOUT_ONLY + '[[queues]]\nname = "a+full"\nmaxItems = 1\n')
+    config = loads(FANOUT_ONLY + queue("a+full", "maxItems = 1"))
     server = MemoryServer(config=config, folder=tmp_path / "queues" if is_on_disk else None)
     client, waiter = server.connect(), server.connect()
     waiter.send(b"get a/t=1000\r\n")
@@ -285,20 +239,20 @@ def test_fanout_only_parent_answers_stored_and_keeps_no_item(tmp_path: Path, is_
 
 
 def test_fanout_only_parent_counts_its_puts() -> None:
-    server = MemoryServer(config=loads(FANOUT_ONLY + '[[aliases]]\nname = "all"\ndestinationQueues = ["a"]\n'))
+    server = MemoryServer(config=loads(FANOUT_ONLY + alias("all", "a")))
     client = server.connect()
     put(client, b"a", b"one")
     create(client, b"a+x")
     put(client, b"a", b"two", b"three")
     put(client, b"all", b"four")
     assert (stat(client, b"a", "total_items"), stat(client, b"a+x", "total_items")) == ("4", "3")
-    queue = server.manager.known(b"a")
-    assert queue is not None and queue.histograms.puts == 4
+    parent = server.manager.known(b"a")
+    assert parent is not None and parent.histograms.puts == 4
     assert server.manager.counters.total_items == 7
 
 
 def test_fanout_only_parent_does_not_count_refused_puts() -> None:
-    server = MemoryServer(config=loads('[[queues]]\nname = "a"\nfanoutOnly = true\nmaxItemSize = 3\n'))
+    server = MemoryServer(config=loads(FANOUT_ONLY + "maxItemSize = 3\n"))
     client = server.connect()
     for names in ((b"a",), (b"a", b"a+x")):
         create(client, *names)
@@ -392,7 +346,7 @@ def test_parent_keeps_items_again_when_fanout_only_is_disabled(
 
 @pytest.mark.parametrize("has_children", [False, True])
 def test_fanout_only_parent_refuses_item_above_max_item_size(has_children: bool) -> None:
-    server = MemoryServer(config=loads('[[queues]]\nname = "a"\nfanoutOnly = true\nmaxItemSize = 3\n'))
+    server = MemoryServer(config=loads(FANOUT_ONLY + "maxItemSize = 3\n"))
     client = server.connect()
     if has_children:
         assert client.ask(b"get a+x\r\n") == END
@@ -401,9 +355,7 @@ def test_fanout_only_parent_refuses_item_above_max_item_size(has_children: bool)
     assert items(client, b"a+x") == [b"one"] * has_children
 
 
-def test_parent_refuses_puts_until_its_journal_can_be_created(
-    tmp_path: Path,
-) -> None:
+def test_parent_refuses_puts_until_its_journal_can_be_created(tmp_path: Path) -> None:
     disk = FaultyDisk()
     server = MemoryServer(config=loads(FANOUT_ONLY), folder=tmp_path / "queues", disk=disk)
     client = server.connect()
@@ -422,11 +374,11 @@ def test_parent_with_overlong_name_does_not_stop_reload(tmp_path: Path) -> None:
     server = MemoryServer(config=loads("[default]\nfanoutOnly = true"), folder=tmp_path / "queues")
     client = server.connect()
     queues = [b"a", long_name, b"z"]
-    assert client.ask(b"".join(set_(queue, b"gone") for queue in queues)) == STORED * 3
-    server.control.new_config = loads("[[aliases]]\nname = 'both'\ndestinationQueues = ['a', 'z']")
+    assert client.ask(b"".join(set_(name, b"gone") for name in queues)) == STORED * 3
+    server.control.new_config = loads(alias("both", "a", "z"))
     assert client.ask(b"reload\r\n") == b"Reloaded config.\r\n"
     put(client, b"both", b"one")
-    assert [items(client, queue) for queue in (b"a", b"z")] == [[b"one"]] * 2
+    assert [items(client, name) for name in (b"a", b"z")] == [[b"one"]] * 2
     assert client.ask(set_(long_name, b"lost")) == b"CLIENT_ERROR queue name is too long for a file name\r\n"
     put(client, b"a", b"two")
     server.crash()
@@ -435,7 +387,7 @@ def test_parent_with_overlong_name_does_not_stop_reload(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("then", ["a reload", "a put", "the timer"])
 def test_journal_of_fanout_only_parent_is_removed_after_pending_sync(then: str, tmp_path: Path) -> None:
-    synced = "expirationTimerFrequency = '1s'\n[[queues]]\nname = 'a'\nsyncJournal = 0\n"
+    synced = "expirationTimerFrequency = '1s'\n" + queue("a", "syncJournal = 0")
     fanout_only = loads(synced + "fanoutOnly = true")
     server = SlowServer(tmp_path / "queues", loads(synced))
     client = server.connect()
@@ -456,7 +408,7 @@ def test_journal_of_fanout_only_parent_is_removed_after_pending_sync(then: str, 
 
 def test_masked_child_gets_no_items(server: MemoryServer, client: MemoryClient) -> None:
     create(client, b"a+x", b"a+y")
-    server.reload(loads("[[aliases]]\nname = 'a+x'\ndestinationQueues = ['mail']"))
+    server.reload(loads(alias("a+x", "mail")))
     put(client, b"a", b"one")
     put(client, b"a+x", b"two")
     server.reload(loads(""))

@@ -13,7 +13,8 @@ from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from kestrel.testing.threads import SteppedThreads
-from tests.memcache_text import END, NOT_STORED, STORED, items, put, set_, stat, value
+from tests.config_tables import queue
+from tests.memcache_text import END, NOT_STORED, STORED, create, items, put, set_, stat, value
 from tests.session.servers import store_of
 
 ADDX_BYTES = 21
@@ -232,14 +233,8 @@ def test_discarding_queue_moves_expired_items_and_counts_them_expired(folder: Pa
 @pytest.mark.parametrize("is_discarding", [False, True])
 def test_expired_items_only_on_disk_are_removed_before_limits_apply(is_discarding: bool) -> None:
     storage = SteppedStorage()
-    config = loads(f"""
-        [[queues]]
-        name = "work"
-        maxItems = 2
-        discardOldWhenFull = {str(is_discarding).lower()}
-        expireToQueue = "late"
-    """)
-    server = MemoryServer(storage, config=config)
+    discarding = f"discardOldWhenFull = {str(is_discarding).lower()}"
+    server = MemoryServer(storage, config=loads(queue("work", "maxItems = 2", discarding, "expireToQueue = 'late'")))
     client = server.connect()
     assert client.ask(set_(b"work", b"1", expiry=1) + set_(b"work", b"2", expiry=1)) == STORED * 2
     store = store_of(server)
@@ -373,23 +368,11 @@ def test_client_not_on_dequeue_list_cannot_get(folder: Path, listed: str) -> Non
 
 
 def test_enqueue_list_is_checked_on_parent_and_not_on_children() -> None:
-    config = loads("""
-        [[queues]]
-        name = "open+x"
-        whiteListClientIdForEnqueue = "somebody"
-
-        [[queues]]
-        name = "listed"
-        whiteListClientIdForEnqueue = "somebody"
-
-        [[queues]]
-        name = "listed+x"
-        whiteListClientIdForEnqueue = "none"
-    """)
-    server = MemoryServer(config=config)
+    listed = {"open+x": "somebody", "listed": "somebody", "listed+x": "none"}
+    config = "".join(queue(name, f"whiteListClientIdForEnqueue = '{known}'") for name, known in listed.items())
+    server = MemoryServer(config=loads(config))
     client = server.connect()
-    for queue in (b"open+x", b"listed+x", b"listed+y"):
-        assert client.ask(b"get %b\r\n" % queue) == END
+    create(client, b"open+x", b"listed+x", b"listed+y")
     assert client.ask(set_(b"open", b"one")) == STORED
     assert items(client, b"open+x") == [b"one"]
     assert refused(server, set_(b"open+x", b"refused"))

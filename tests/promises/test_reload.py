@@ -15,6 +15,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from kestrel.config.load import ConfigError, loads
 from kestrel.config.model import Config
 from kestrel.testing.server import MemoryClient, MemoryServer
+from tests.config_tables import alias, queue
 from tests.memcache_text import END, NOT_STORED, STORED, items, put, set_, stat, value
 from tests.server.running import Processes, eventually
 
@@ -335,18 +336,8 @@ def test_dump_config_of_missing_queue_shows_settings_and_creates_nothing(tmp_pat
 
 
 def test_dump_config_of_alias_shows_its_destinations() -> None:
-    config_text = """
-    [[aliases]]
-    name = "all"
-    destinationQueues = ["a", "both"]
-    [[aliases]]
-    name = "both"
-    destinationQueues = ["b", "c+d"]
-    [[queues]]
-    name = "all"
-    maxItems = 7
-    """
-    server = MemoryServer(config=loads(config_text))
+    tables = alias("all", "a", "both") + alias("both", "b", "c+d") + queue("all", "maxItems = 7")
+    server = MemoryServer(config=loads(tables))
     shown = dump_config(server.connect(), b"all", b"both")
     assert shown == {b"all": {"destinationQueues": "a,both"}, b"both": {"destinationQueues": "b,c+d"}}
     reload(server, "[[aliases]]\nname = 'all'\ndestinationQueues = ['z']")

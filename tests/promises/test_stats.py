@@ -8,6 +8,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
+from tests.config_tables import alias, queue
 from tests.memcache_text import END, STORED, items, put, set_, stat, stats, value
 
 
@@ -25,9 +26,9 @@ def test_parent_lists_its_children(tmp_path: Path) -> None:
     assert client.ask(b"get a+x\r\n") == END
     assert stats(client)["queue_a_children"] == dumped(client, b"a")["children"]
     assert sorted(dumped(client, b"a")["children"].split(",")) == ["a+x", "a+y"]
-    for queue in (b"a+x", b"a+y", b"ab+z"):
-        assert "children" not in dumped(client, queue)
-        assert f"queue_{queue.decode()}_children" not in stats(client)
+    for name in (b"a+x", b"a+y", b"ab+z"):
+        assert "children" not in dumped(client, name)
+        assert f"queue_{name.decode()}_children" not in stats(client)
     client.ask(b"delete a+y\r\n")
     assert dumped(client, b"a")["children"] == "a+x"
     server.restart()
@@ -38,20 +39,8 @@ def test_parent_lists_its_children(tmp_path: Path) -> None:
 
 
 def test_alias_counts_its_puts() -> None:
-    text = """
-        [[aliases]]
-        name = "al"
-        destinationQueues = ["{}", "inner"]
-
-        [[aliases]]
-        name = "inner"
-        destinationQueues = ["full"]
-
-        [[queues]]
-        name = "full"
-        maxItems = 3
-    """
-    server = MemoryServer(config=loads(text.format("one")))
+    rest = alias("inner", "full") + queue("full", "maxItems = 3")
+    server = MemoryServer(config=loads(alias("al", "one", "inner") + rest))
     client = server.connect()
     assert dumped(client, b"al") == {"put_items": "0", "put_bytes": "0", "children": "one,inner"}
     assert client.ask(set_(b"one", b"a queue's own") + set_(b"al", b"12") + set_(b"al", b"345")) == STORED * 3
@@ -62,7 +51,7 @@ def test_alias_counts_its_puts() -> None:
     assert [name for name in figures if name.startswith("queue_al_")] == [f"queue_al_{name}" for name in expected]
     assert figures["queue_inner_children"] == "full"
     assert "queue 'al' {" in client.ask(b"dump_stats\r\n").decode()
-    server.reload(loads(text.format("two")))
+    server.reload(loads(alias("al", "two", "inner") + rest))
     assert dumped(client, b"al") == {"put_items": "2", "put_bytes": "5", "children": "two,inner"}
     put(client, b"al", b"6")
     assert dumped(client, b"al")["put_bytes"] == "6"
@@ -86,27 +75,17 @@ def test_total_items_of_queue_include_items_found_at_start(tmp_path: Path) -> No
 
 
 def test_rewrites_and_rotations_are_counted(tmp_path: Path) -> None:
-    server = MemoryServer(
-        folder=tmp_path / "queues",
-        config=loads("""
-            [[queues]]
-            name = "rotated"
-            maxMemorySize = 1000
-
-            [[queues]]
-            name = "rewritten"
-            defaultJournalSize = 1000
-        """),
-    )
+    config = loads(queue("rotated", "maxMemorySize = 1000") + queue("rewritten", "defaultJournalSize = 1000"))
+    server = MemoryServer(folder=tmp_path / "queues", config=config)
     client = server.connect()
 
-    def counts(queue: bytes) -> tuple[str, str]:
-        return stat(client, queue, "journal_rewrites"), stat(client, queue, "journal_rotations")
+    def counts(name: bytes) -> tuple[str, str]:
+        return stat(client, name, "journal_rewrites"), stat(client, name, "journal_rotations")
 
     for number in range(3):
-        for queue in (b"rotated", b"rewritten"):
-            put(client, queue, b"x" * 300)
-            assert counts(queue) == ("0", "0")
+        for name in (b"rotated", b"rewritten"):
+            put(client, name, b"x" * 300)
+            assert counts(name) == ("0", "0")
         assert stat(client, b"rotated", "logsize") == str((number + 1) * (21 + 300))
     put(client, b"rotated", b"x" * 300)
     put(client, b"rewritten", b"x" * 300)
@@ -132,16 +111,10 @@ def test_rewrites_and_rotations_are_counted(tmp_path: Path) -> None:
 
 
 def test_enable_trace_logs_each_open_confirm_and_abort() -> None:
-    config = loads("""
-        maxOpenTransactions = 10
-
-        [[queues]]
-        name = "traced"
-        enableTrace = true
-    """)
+    config = loads("maxOpenTransactions = 10\n" + queue("traced", "enableTrace = true"))
     client = MemoryServer(config=config).connect()
-    for queue in (b"traced", b"other"):
-        assert client.ask(set_(queue, b"secret") * 4) == STORED * 4
+    for name in (b"traced", b"other"):
+        assert client.ask(set_(name, b"secret") * 4) == STORED * 4
 
     def logged(request: bytes) -> list[str]:
         with capturedLogs() as events:
