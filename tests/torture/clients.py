@@ -6,12 +6,14 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Generic, TypeVar
 
 from kestrel.address import Address
+from kestrel.client.call import Call
 from kestrel.client.connection import BlockingConnection
-from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, ServerError
+from kestrel.client.errors import CannotConnect, ConnectionFailed, ServerError
 from kestrel.client.thrift import OpenRead, ThriftCalls
 from tests.child import PATIENCE_S
 from tests.memcache_text import set_
@@ -56,41 +58,38 @@ class LineConnection:
     """A connection for the memcache or text protocol. It tells the end of the connection from a reply."""
 
     def __init__(self, port: int) -> None:
-        try:
+        with self._errors_of_torture():
             self._client = Client(port)
+        self._client.socket.settimeout(REPLY_TIMEOUT_S)
+
+    @staticmethod
+    @contextmanager
+    def _errors_of_torture() -> Iterator[None]:
+        """Raise `UnexpectedReply` for a timeout, and `ConnectionLost` for any other error of the socket."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise UnexpectedReply(f"no reply for {REPLY_TIMEOUT_S} s") from error
         except OSError as error:
             raise ConnectionLost from error
-        self._client.socket.settimeout(REPLY_TIMEOUT_S)
 
     def send(self, data: bytes) -> None:
         """Send all of the data."""
-        try:
+        with self._errors_of_torture():
             self._client.send(data)
-        except OSError as error:
-            raise self._connection_error(error) from error
-
-    @staticmethod
-    def _connection_error(error: OSError) -> Exception:
-        if isinstance(error, TimeoutError):
-            return UnexpectedReply(f"no reply for {REPLY_TIMEOUT_S} s")
-        return ConnectionLost()
 
     def line(self) -> bytes:
         """Return the next line without its line end."""
-        try:
+        with self._errors_of_torture():
             line = self._client.line()
-        except OSError as error:
-            raise self._connection_error(error) from error
         if not line.endswith(b"\n"):
             raise ConnectionLost
         return line.rstrip(b"\r\n")
 
     def receive(self, size: int) -> bytes:
         """Return the next `size` bytes."""
-        try:
+        with self._errors_of_torture():
             data = self._client.receive(size)
-        except OSError as error:
-            raise self._connection_error(error) from error
         if len(data) != size:
             raise ConnectionLost
         return data
@@ -133,7 +132,11 @@ class LineConnection:
         self._client.close()
 
 
-class Worker(ABC):
+AnyConnection = TypeVar("AnyConnection", LineConnection, BlockingConnection)
+T = TypeVar("T")
+
+
+class Worker(ABC, Generic[AnyConnection]):
     """A client that repeats `step` until it is stopped, and reconnects when its connection ends."""
 
     protocol = "memcache"
@@ -169,21 +172,19 @@ class Worker(ABC):
             if connection is not None:
                 connection.close()
 
-    def connect(self) -> LineConnection | BlockingConnection:
+    @abstractmethod
+    def connect(self) -> AnyConnection:
         """Return a new connection."""
-        return LineConnection(self.proxy.port)
 
-    def on_connect(self, connection: LineConnection | BlockingConnection) -> None:
+    @abstractmethod
+    def on_connect(self, connection: AnyConnection) -> None:
         """Check that there is a server behind the proxy."""
-        assert isinstance(connection, LineConnection)
-        connection.send(b"version\n")
-        connection.line()
 
-    def on_disconnect(self, open_reads: list[Delivery]) -> None:  # noqa: B027
+    def on_disconnect(self, open_reads: list[Delivery]) -> None:
         """Handle the loss of a connection with these open reads."""
 
     @abstractmethod
-    def step(self, connection: LineConnection | BlockingConnection) -> bool:
+    def step(self, connection: AnyConnection) -> bool:
         """Send some requests. Return False to reconnect."""
 
     def pause(self, max_s: float) -> None:
@@ -217,7 +218,18 @@ class Worker(ABC):
         )
 
 
-class ThriftWorker(Worker):
+class LineWorker(Worker[LineConnection]):
+    """A client of the memcache or text protocol."""
+
+    def connect(self) -> LineConnection:
+        return LineConnection(self.proxy.port)
+
+    def on_connect(self, connection: LineConnection) -> None:
+        connection.send(b"version\n")
+        connection.line()
+
+
+class ThriftWorker(Worker[BlockingConnection]):
     """A client of the thrift protocol."""
 
     protocol = "thrift"
@@ -229,18 +241,21 @@ class ThriftWorker(Worker):
         except ConnectionFailed as error:
             raise ConnectionLost from error
 
-    def on_connect(self, connection: LineConnection | BlockingConnection) -> None:
-        assert isinstance(connection, BlockingConnection)
+    def on_connect(self, connection: BlockingConnection) -> None:
+        self.ask(connection, self.calls.version())
+
+    def ask(self, connection: BlockingConnection, call: Call[T]) -> T:
+        """Return the result of a call. Raise `ServerError` for an error of the server."""
         try:
-            connection.ask(self.calls.version())
+            return connection.ask(call)
         except ConnectionFailed as error:
-            raise _connection_error(error) from error
+            raise UnexpectedReply(str(error)) if "timed out" in str(error) else ConnectionLost() from error
 
 
 # Producers.
 
 
-class Producer(Worker):
+class Producer(Worker[AnyConnection]):
     """Puts single items or many at a time, some with an expiry or a delay, to queues without too many items."""
 
     def __init__(
@@ -288,11 +303,10 @@ class Producer(Worker):
             self.tracker.counts["refused"] += len(items)
 
 
-class MemcacheProducer(Producer):
+class MemcacheProducer(LineWorker, Producer[LineConnection]):
     """Sends many sets at once."""
 
-    def step(self, connection: LineConnection | BlockingConnection) -> bool:
-        assert isinstance(connection, LineConnection)
+    def step(self, connection: LineConnection) -> bool:
         target, expiry_s, delay_ms, items = self.new_items(self.rng.choice((1, 1, 5, 40)))
         key = b"%b/delay=%d" % (target.encode(), delay_ms) if delay_ms else target.encode()
         requests = [set_(key, self.tracker.data(item)).replace(b" 0 0 ", b" 0 %d " % expiry_s, 1) for item in items]
@@ -306,13 +320,12 @@ class MemcacheProducer(Producer):
         return self.rng.random() < 0.98
 
 
-class TextProducer(Producer):
+class TextProducer(LineWorker, Producer[LineConnection]):
     """Puts items with the text protocol."""
 
     protocol = "text"
 
-    def step(self, connection: LineConnection | BlockingConnection) -> bool:
-        assert isinstance(connection, LineConnection)
+    def step(self, connection: LineConnection) -> bool:
         target, expiry_s, delay_ms, items = self.new_items(self.rng.choice((1, 1, 10)))
         if items:
             lines = b"".join(self.tracker.data(item) + b"\n" for item in items)
@@ -329,36 +342,29 @@ class TextProducer(Producer):
         return self.rng.random() < 0.98
 
 
-class ThriftProducer(ThriftWorker, Producer):
+class ThriftProducer(ThriftWorker, Producer[BlockingConnection]):
     """Puts lists of items."""
 
-    def step(self, connection: LineConnection | BlockingConnection) -> bool:
-        assert isinstance(connection, BlockingConnection)
+    def step(self, connection: BlockingConnection) -> bool:
         target, expiry_s, delay_ms, items = self.new_items(self.rng.choice((1, 10, 100)))
         if items:
             data = [self.tracker.data(item) for item in items]
             try:
-                stored = connection.ask(self.calls.put(target.encode(), data, expiry_s * 1000, delay_ms))
+                stored = self.ask(connection, self.calls.put(target.encode(), data, expiry_s * 1000, delay_ms))
             except ServerError:
                 self.refused(items)
                 return False
-            except ConnectionFailed as error:
-                raise _connection_error(error) from error
             self.tracker.set_put_result(items[:stored], STORED)
             self.refused(items[stored:])
         self.pause(0.2)
         return self.rng.random() < 0.95
 
 
-def _connection_error(error: ClientFailure) -> Exception:
-    return UnexpectedReply(str(error)) if "timed out" in str(error) else ConnectionLost()
-
-
 # Consumers.
 
 
-class PlainConsumer(Worker):
-    """Takes items with plain memcache gets from the queues of a destination."""
+class Consumer(Worker[AnyConnection]):
+    """Takes items from the queues of a destination."""
 
     def __init__(
         self,
@@ -376,8 +382,11 @@ class PlainConsumer(Worker):
         """Return a queue to take from."""
         return self.rng.choice(self._queues)
 
-    def step(self, connection: LineConnection | BlockingConnection) -> bool:
-        assert isinstance(connection, LineConnection)
+
+class PlainConsumer(LineWorker, Consumer[LineConnection]):
+    """Takes items with plain memcache gets."""
+
+    def step(self, connection: LineConnection) -> bool:
         count, queue, requested_s = self.rng.randrange(1, 10), self.choose_queue(), time.monotonic()
         answered = found = 0
         try:
@@ -395,21 +404,19 @@ class PlainConsumer(Worker):
         return self.rng.random() < 0.95
 
 
-class PlainThriftConsumer(ThriftWorker, PlainConsumer):
+class PlainThriftConsumer(ThriftWorker, Consumer[BlockingConnection]):
     """Takes items with plain thrift gets."""
 
-    def step(self, connection: LineConnection | BlockingConnection) -> bool:
-        assert isinstance(connection, BlockingConnection)
+    def step(self, connection: BlockingConnection) -> bool:
         count, queue, requested_s = self.rng.choice((1, 10, 30)), self.choose_queue(), time.monotonic()
         try:
-            reads = connection.ask(self.calls.get(queue.encode(), count, self.rng.choice((0, 50)), 0))
+            reads = self.ask(connection, self.calls.get(queue.encode(), count, self.rng.choice((0, 50)), 0))
         except ServerError:
             return False
-        except CannotConnect as error:
-            raise _connection_error(error) from error
-        except ConnectionFailed as error:
-            self.tracker.add_unanswered_get(self.destination, requested_s, count)
-            raise _connection_error(error) from error
+        except (ConnectionLost, UnexpectedReply) as error:
+            if not isinstance(error.__cause__, CannotConnect):
+                self.tracker.add_unanswered_get(self.destination, requested_s, count)
+            raise
         for read in reads:
             self.received(self.destination, queue, read.data, requested_s, CONFIRMED, is_removed_after_reply=True)
         self.pause(self.rng.choice((0.02, 0.1, 0.1, 1.0)))
@@ -419,8 +426,7 @@ class PlainThriftConsumer(ThriftWorker, PlainConsumer):
 class ReliableConsumer(PlainConsumer):
     """Opens items with memcache gets, and then closes, confirms or aborts them, or disconnects."""
 
-    def step(self, connection: LineConnection | BlockingConnection) -> bool:
-        assert isinstance(connection, LineConnection)
+    def step(self, connection: LineConnection) -> bool:
         queue, rng = self.choose_queue(), self.rng
         self.open_some(connection, queue, rng.choice((1, 1, 10, 30)))
         self.pause(0.05 if self.open_reads else 0.1)
@@ -488,8 +494,7 @@ class TextConsumer(PlainConsumer):
 
     protocol = "text"
 
-    def step(self, connection: LineConnection | BlockingConnection) -> bool:
-        assert isinstance(connection, LineConnection)
+    def step(self, connection: LineConnection) -> bool:
         queue, rng, requested_s = self.choose_queue(), self.rng, time.monotonic()
         before = self.open_reads[:]
         if before and rng.random() < 0.3:
@@ -522,16 +527,15 @@ class TextConsumer(PlainConsumer):
         return True
 
 
-class HoldingConsumer(ThriftWorker, PlainConsumer):
+class HoldingConsumer(ThriftWorker, Consumer[BlockingConnection]):
     """Opens items by id with a timeout; confirms some, aborts some, and lets the others time out."""
 
-    def step(self, connection: LineConnection | BlockingConnection) -> bool:
-        assert isinstance(connection, BlockingConnection)
+    def step(self, connection: BlockingConnection) -> bool:
         queue, rng, requested_s = self.choose_queue(), self.rng, time.monotonic()
         timeout_s = rng.choice((0.2, 0.5, 1.5))
         try:
             call = self.calls.get(queue.encode(), rng.choice((1, 10, 60)), rng.choice((0, 50)), round(timeout_s * 1000))
-            reads = connection.ask(call)
+            reads = self.ask(connection, call)
             pairs = [(self._opened(queue, read, requested_s, timeout_s), read.id) for read in reads]
             known = [(delivery, number) for delivery, number in pairs if delivery is not None]
             self.pause(rng.choice((0.02, 0.1, 0.1, 1.0)))
@@ -539,11 +543,9 @@ class HoldingConsumer(ThriftWorker, PlainConsumer):
             self._confirm(connection, queue, known[:first])
             aborted = known[first:second]
             self.tracker.set_outcome([delivery for delivery, _ in aborted], ABORTED)
-            connection.ask(self.calls.abort(queue.encode(), [number for _, number in aborted]))
+            self.ask(connection, self.calls.abort(queue.encode(), [number for _, number in aborted]))
         except ServerError:
             return False
-        except ConnectionFailed as error:
-            raise _connection_error(error) from error
         if not reads:
             self.pause(0.1)
         return rng.random() < 0.95
@@ -557,11 +559,11 @@ class HoldingConsumer(ThriftWorker, PlainConsumer):
         deliveries = [delivery for delivery, _ in known]
         self.tracker.set_outcome(deliveries, CONFIRMING)
         try:
-            count = connection.ask(self.calls.confirm(queue.encode(), [number for _, number in known]))
+            count = self.ask(connection, self.calls.confirm(queue.encode(), [number for _, number in known]))
         except ServerError:
             self.tracker.set_outcome(deliveries, DENIED)
             raise
-        except ConnectionFailed:
+        except (ConnectionLost, UnexpectedReply):
             self.tracker.set_outcome(deliveries, UNANSWERED)
             raise
         # A smaller count does not tell which reads had timed out.
@@ -571,20 +573,11 @@ class HoldingConsumer(ThriftWorker, PlainConsumer):
 class OrderedConsumer(ReliableConsumer):
     """The only consumer of its queue, which lists its actions in `events`, in order."""
 
-    def __init__(
-        self,
-        name: str,
-        proxy: ClientProxy,
-        tracker: ItemTracker,
-        rng: random.Random,
-        destination: str,
-        queues: Sequence[str],
-    ) -> None:
-        super().__init__(name, proxy, tracker, rng, destination, queues)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.events: Events = []
 
-    def on_connect(self, connection: LineConnection | BlockingConnection) -> None:
-        assert isinstance(connection, LineConnection)
+    def on_connect(self, connection: LineConnection) -> None:
         name = f"queue_{self.destination}_open_transactions"
         while connection.stats().get(name, "0") != "0":  # the server has not noticed the last disconnect yet
             self.stopping.wait(0.005)
@@ -596,8 +589,7 @@ class OrderedConsumer(ReliableConsumer):
         for delivery in open_reads:
             self.record_event("done" if delivery.outcome == UNANSWERED else "back", delivery)
 
-    def step(self, connection: LineConnection | BlockingConnection) -> bool:
-        assert isinstance(connection, LineConnection)
+    def step(self, connection: LineConnection) -> bool:
         rng, queue = self.rng, self.destination
         action = rng.choice(("plain", "close", "close", "abort", "disconnect"))
         if action == "plain":

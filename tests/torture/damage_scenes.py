@@ -6,28 +6,26 @@ killed or stops.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.storage.interfaces import IQueueStorage
-from kestrel.testing.threads import SteppedThreads
+from kestrel.testing.contract.backend import DeferredOutcome
 from tests.storage.backends import BACKENDS
-from tests.torture.damage import Unsynced, quick_folder
+from tests.storage.storage_harness import RunningStorage
+from tests.torture.damage import quick_folder
 
 Files: TypeAlias = dict[str, bytes]
 """Contents by path below the queue folder."""
 
-NOW_MS: Final = 1_700_000_000_000
 CHECKPOINTED_S: Final = 11.0
 """Time after which a scroll has written checkpoints and erased files that no reader needs."""
-MOST_FILLS: Final = 100
 
 
 class Scene(NamedTuple):
@@ -52,40 +50,33 @@ def files_below(folder: Path) -> Files:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-class StorageRun:
-    """A storage on a folder, whose time and threads the caller controls."""
+class StorageRun(RunningStorage):
+    """A started storage on a folder. A queue that could not be loaded is a `Failure` in `loaded`."""
 
     def __init__(self, folder: Path, backend: str, settings: QueueSettings) -> None:
+        super().__init__(folder, lambda name: settings, make_storage=BACKENDS[backend].make)
         self._settings = settings
-        self._clock = Clock()
-        self._threads = SteppedThreads()
-        self._storage = BACKENDS[backend].make(
-            os.fsencode(folder), self._clock, self._threads, reserve_bytes=1, now_ms=lambda: NOW_MS, disk=Unsynced()
+        self.loaded: dict[bytes, IQueueStorage | Failure] = self.wait(
+            DeferredOutcome(self.storage.start(self._settings_for))
         )
-        started: list[Any] = []
-        self._storage.start(lambda name: settings).addBoth(started.append)
-        self._threads.run_all()
-        if isinstance(started[0], Failure):
-            started[0].raiseException()
-        self.loaded: dict[bytes, IQueueStorage | Failure] = started[0]
 
     def queue(self, name: bytes) -> IQueueStorage:
         """Return the live queue of that name."""
-        return self._storage.queue(name, self._settings)
+        return self.storage.queue(name, self._settings)
 
     def put(self, data: bytes, *names: bytes) -> None:
         """Put one item to these queues and commit it."""
         queues = [self.queue(name) for name in names]
-        self._storage.put(queues, data, NOW_MS, 0)
+        self.storage.put(queues, data, self.now_ms(), 0)
         self.commit(*queues)
 
     def take(self, name: bytes, *, opened: bool = False) -> int:
         """Take the head, commit that, and return its xid."""
         queue = self.queue(name)
-        item = self._head(queue, opened)
+        item = self.head(queue, partial(queue.take, opened))
         assert item is not None
         self.commit(queue)
-        return int(item.xid)
+        return item.xid
 
     def confirm(self, name: bytes, xid: int) -> None:
         """Confirm an open read."""
@@ -98,48 +89,23 @@ class StorageRun:
         self.commit(self.queue(name))
 
     def commit(self, *queues: IQueueStorage) -> None:
-        """Commit these queues; raises the error if that fails."""
-        results: list[Any] = []
-        for _, safe in self._storage.commit(queues):
-            safe.addBoth(results.append)
-        self._threads.run_all()
-        for result in results:
-            if isinstance(result, Failure):
-                result.raiseException()
+        """Commit these queues and run all jobs. Raise the error of a commit."""
+        outcomes = [DeferredOutcome(safe) for _, safe in self.storage.commit(queues)]
+        self.run_all()
+        for outcome in outcomes:
+            self.wait(outcome)
 
     def items(self, name: bytes) -> list[bytes]:
         """Return the data of all items of a queue, without removing them."""
         queue = self.queue(name)
-        items = list(iter(lambda: self._head(queue, True), None))
+        items = list(iter(lambda: self.head(queue, partial(queue.take, True)), None))
         queue.put_back([item.xid for item in items], False)
         return [item.data for item in items]
 
-    def _head(self, queue: IQueueStorage, opened: bool) -> Any:
-        for _ in range(MOST_FILLS):
-            item = queue.take(opened)
-            if item is not None:
-                return item
-            filling = queue.fill()
-            if filling is None:
-                return None
-            results: list[Any] = []
-            filling.addBoth(results.append)
-            self._threads.run_all()
-            if results and isinstance(results[0], Failure):
-                results[0].raiseException()
-        raise AssertionError("the head was not read into memory")
-
     def run_upkeep(self) -> None:
         """Advance the time until checkpoints are written and unneeded files are erased."""
-        self._clock.advance(CHECKPOINTED_S)
-        self._threads.run_all()
-        self._clock.advance(0)
-        self._threads.run_all()
-
-    def close(self) -> None:
-        """Stop the storage."""
-        self._storage.close()
-        self._threads.run_all()
+        self.clock.advance(CHECKPOINTED_S)
+        self.run_all()
 
 
 # Scenes.

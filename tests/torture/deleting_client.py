@@ -7,9 +7,8 @@ import time
 from collections import deque
 from typing import Final
 
-from kestrel.client.connection import BlockingConnection
 from tests.memcache_text import set_
-from tests.torture.clients import ConnectionLost, ErrorReply, LineConnection, Worker
+from tests.torture.clients import ConnectionLost, ErrorReply, LineConnection, LineWorker
 from tests.torture.item_tracker import ItemTracker
 from tests.torture.proxies import ClientProxy
 
@@ -65,7 +64,7 @@ class ExpectedQueue:
         self.required.clear()
 
 
-class DeletingClient(Worker):
+class DeletingClient(LineWorker):
     """Uses queues with the names ``deleting0``, ``deleting1`` and so on, one after another.
 
     A get or deletion without a reply may take effect at any later time. The client then leaves its queue and uses the
@@ -87,8 +86,7 @@ class DeletingClient(Worker):
             before = "; ".join(f"{now_s - at_s:.2f} s ago {what}" for at_s, what in self.tracker.timeline.notes[-4:])
             self.tracker.fail(CHECK, f"{self._name().decode()}: {problem} ({before})")
 
-    def step(self, connection: LineConnection | BlockingConnection) -> bool:
-        assert isinstance(connection, LineConnection)
+    def step(self, connection: LineConnection) -> bool:
         # After a failure, mostly delete: a read would reopen the queue.
         weights = (1, 1, 8) if self._has_failed else (20, 3, 1) if self.expected.bytes < LARGE_BYTES else (1, 4, 1)
         self._has_failed = False

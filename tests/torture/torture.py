@@ -27,7 +27,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.harness import progress
 from kestrel.testing.shim import Shim
@@ -35,6 +35,7 @@ from tests.server.running import PATIENCE_S, Processes, Server, eventually
 from tests.torture import command_line, deleting_client
 from tests.torture.check_report import CheckReport
 from tests.torture.clients import (
+    Consumer,
     ErrorReply,
     Events,
     HoldingConsumer,
@@ -180,7 +181,7 @@ class FaultInjector:
         self._timeline.note("the server is ready")
         return server
 
-    def inject(self, workers: list[Worker]) -> None:
+    def inject(self, workers: list[Worker[Any]]) -> None:
         """Inject a random fault, and wait until it is over."""
         rng = self._rng
         kind = rng.choices(list(FAULTS), list(FAULTS.values()))[0]
@@ -262,12 +263,12 @@ class FaultInjector:
         return self.server
 
 
-def _make_workers(tracker: ItemTracker, network: ProxyNetwork, rng: random.Random, storage: str) -> list[Worker]:
+def _make_workers(tracker: ItemTracker, network: ProxyNetwork, rng: random.Random, storage: str) -> list[Worker[Any]]:
     """Return all clients, each with a proxy and a random generator of its own."""
     atomic = SINGLE_QUEUE_TARGETS | ({"news"} if storage == "scroll" else set())
-    workers: list[Worker] = []
+    workers: list[Worker[Any]] = []
 
-    def add(kind: type[Worker], name: str, *arguments: object, **options: object) -> None:
+    def add(kind: type[Worker[Any]], name: str, *arguments: object, **options: object) -> None:
         own = random.Random(rng.random())
         workers.append(kind(name, network.new_proxy(kind.protocol), tracker, own, *arguments, **options))
 
@@ -277,7 +278,7 @@ def _make_workers(tracker: ItemTracker, network: ProxyNetwork, rng: random.Rando
         for number in (1, 2):
             add(kind, f"{name}{number}", targets, atomic, backlog=BACKLOG)
     add(MemcacheProducer, "line", {"line": ("line",)}, atomic, backlog=BACKLOG)
-    consumers: tuple[tuple[type[PlainConsumer], str, tuple[str, ...]], ...] = (
+    consumers: tuple[tuple[type[Consumer[Any]], str, tuple[str, ...]], ...] = (
         (PlainConsumer, "work", ("work",)),
         (PlainThriftConsumer, "work", ("work",)),
         (ReliableConsumer, "jobs", ("jobs",)),
