@@ -337,6 +337,7 @@ class TestSyncFails:
         client.ask(set_(b"synced", b"old"))
         other.send(b"delete synced\r\n" + set_(b"synced", b"new"))
         server.settle()
+        assert client.received() == STORED, "the queue ended with its deletion, not with the failed sync"
         server.disk.mend()
         assert drain(server.crashed(), b"synced") == drain(server, b"synced")
         assert b"old" not in drain(server.crashed(), b"synced")
