@@ -1,4 +1,4 @@
-"""A `FaultyDatabase` fails as configured, and finds calls that break the rules of `IDatabase`."""
+"""A `FaultyDatabase` finds calls that break the rules of `IDatabase`. The contract suite uses its other faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from kestrel.errors import DatabaseAway, OwnershipLost, StorageError, StorageInUse, StorageRefused
+from kestrel.errors import StorageError
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue, WriteBatch
 from kestrel.testing.contract.backend import DeferredOutcome
 from kestrel.testing.databases import FaultyDatabase, MemoryDatabase, MemoryTables
@@ -48,82 +48,13 @@ def apply(database: FaultyDatabase, number: int, *changes: QueueChanges) -> None
     result_of(database.apply(WriteBatch(number, changes)))
 
 
-def items_in(database: FaultyDatabase | MemoryTables) -> list[StoredItem]:
-    """Return the items of "work"."""
-    found = database.read_after(b"work", 0, 10, 100)
-    return found if isinstance(database, MemoryTables) else list(result_of(found))
-
-
 # Faults.
-
-
-def test_failing_call_does_nothing_until_mended(database: FaultyDatabase) -> None:
-    database.fail("apply", StorageError("no"))
-    for number in (1, 2):
-        with pytest.raises(StorageError, match="no"):
-            apply(database, number, WORK)
-    assert items_in(database) == []
-    database.mend()
-    apply(database, 3, WORK)
-    assert items_in(database) == [ITEM]
 
 
 def test_number_and_start_of_failures_can_be_chosen(database: FaultyDatabase) -> None:
     database.fail("apply", StorageError("no"), times=1, after=1)
     outcomes = [DeferredOutcome(database.apply(WriteBatch(number, [WORK]))).has_failed for number in (1, 2, 3)]
     assert outcomes == [False, True, False]
-
-
-@pytest.mark.parametrize(("is_done", "found"), [(False, []), (True, [ITEM])])
-def test_database_that_is_away_cannot_be_read(
-    tables: MemoryTables, database: FaultyDatabase, is_done: bool, found: list[StoredItem]
-) -> None:
-    database.go_away(is_done=is_done)
-    with pytest.raises(DatabaseAway):
-        apply(database, 1, WORK)
-    with pytest.raises(DatabaseAway):
-        items_in(database)
-    assert items_in(tables) == found
-
-
-def test_full_database_refuses_only_puts(database: FaultyDatabase) -> None:
-    apply(database, 1, WORK)
-    database.refuse_puts()
-    with pytest.raises(StorageRefused):
-        apply(database, 2, WORK)
-    apply(database, 3, EMPTY)
-
-
-def test_only_changes_of_the_chosen_queue_fail(database: FaultyDatabase) -> None:
-    database.fail_changes_of(b"work")
-    other = WORK._replace(queue=WORK.queue._replace(name=b"other"))
-    apply(database, 1, other)
-    with pytest.raises(StorageError):
-        apply(database, 2, other, WORK)
-
-
-def test_ownership_can_be_lost(database: FaultyDatabase) -> None:
-    database.lose_ownership()
-    with pytest.raises(OwnershipLost):
-        apply(database, 1, WORK)
-
-
-def test_held_call_is_done_and_reports_when_released(tables: MemoryTables, database: FaultyDatabase) -> None:
-    database.hold("apply")
-    outcome = DeferredOutcome(database.apply(WriteBatch(1, [WORK])))
-    assert (outcome.is_there, database.held("apply")) == (False, 1)
-    assert items_in(tables) == [ITEM]
-    database.release("apply")
-    assert (outcome.is_there, database.held("apply")) == (True, 0)
-
-
-def test_tables_have_one_owner(tables: MemoryTables, database: FaultyDatabase) -> None:
-    second = FaultyDatabase(MemoryDatabase(tables))
-    with pytest.raises(StorageInUse):
-        result_of(second.list_queues())
-    result_of(second.close())
-    result_of(database.close())
-    opened(tables)
 
 
 # Complaints.
