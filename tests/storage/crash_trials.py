@@ -18,8 +18,9 @@ from contextlib import suppress
 from functools import partial
 from itertools import count, cycle
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
 
+import pytest
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -525,19 +526,6 @@ class RestartCache:
         return found
 
 
-def crash_in_each_start(folder: Path, backend: Backend) -> None:
-    """Start again and again over a folder, and crash at the first disk operation, at the second and so on, until a
-    start completes.
-    """
-    for operations in count():
-        disk = CrashDisk(folder)
-        disk.die_after(operations)
-        run = StorageRun(folder, small_limits(0), PACES["threads run at once"], disk, backend)
-        with run, suppress(ProcessDied):
-            run.start()
-            return
-
-
 # Crashes of a scenario.
 
 
@@ -644,6 +632,69 @@ def files_after_crash(run: StorageRun) -> Iterator[tuple[str, Mapping[str, bytes
         path, half = disk.half_written
         files[os.path.relpath(path, os.path.realpath(run.folder))] += half
     yield "process died", files
+
+
+# Crashes in a start.
+
+
+class CrashedFolder(NamedTuple):
+    """The files that a crash left, and the items that a start finds, with numbers above those of a scenario."""
+
+    items: Found
+    files: Mapping[str, bytes]
+
+
+def no_changes(run: StorageRun) -> Iterator[None]:
+    yield
+
+
+def a_few_changes(run: StorageRun) -> Iterator[None]:
+    queues = [*run.queues.values()] or [run.queue()]
+    for queue in queues:
+        assert queue.store.items == len(queue.history.items)
+    run.put(queues)
+    yield
+    queues[0].get()
+    queues[-1].put()
+    yield
+
+
+class CrashedStartTests:
+    """Tests of starts over `folders` that crash and are repeated."""
+
+    folders: ClassVar[Mapping[str, CrashedFolder]]
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        metafunc.parametrize("crashed", self.folders.values(), ids=self.folders)
+
+    @pytest.mark.parametrize("scenario", [no_changes, a_few_changes])
+    @pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
+    def test_start_after_a_crash_in_a_start_loses_nothing(
+        self,
+        folder: Path,
+        restarts: RestartCache,
+        backend: Backend,
+        crashed: CrashedFolder,
+        sync_journal_ms: int | None,
+        scenario: Callable[[StorageRun], Iterator[None]],
+    ) -> None:
+        pace, (items, files) = PACES["threads run at once"], crashed
+        trial = CrashTrial(folder, scenario, sync_journal_ms, pace, backend, files=files, items=items)
+        trial.check_every_crash(restarts)
+
+    def test_series_of_crashes_in_starts_loses_nothing(
+        self, folder: Path, restarts: RestartCache, backend: Backend, crashed: CrashedFolder
+    ) -> None:
+        queues = folder / "left"
+        write_files(queues, crashed.files)
+        for operations in count():
+            disk = CrashDisk(queues)
+            disk.die_after(operations)
+            run = StorageRun(queues, small_limits(0), PACES["threads run at once"], disk, backend)
+            with run, suppress(ProcessDied):
+                run.start()
+                break
+        assert restarts.found_in(queues) == crashed.items
 
 
 # Writes that are cut short.

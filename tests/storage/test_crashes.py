@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -24,6 +24,8 @@ from tests.storage.crash_trials import (
     PACES,
     SYNCS,
     CrashDisk,
+    CrashedFolder,
+    CrashedStartTests,
     CrashTrial,
     LyingDisk,
     Pace,
@@ -31,9 +33,7 @@ from tests.storage.crash_trials import (
     StorageRun,
     TrackedQueue,
     check_torn_writes,
-    crash_in_each_start,
     files_after_crash,
-    write_files,
 )
 from tests.storage.histories import State, item_of
 
@@ -320,11 +320,9 @@ def records(*numbers: int) -> bytes:
     return b"".join(addx(*item_of(number)) for number in numbers)
 
 
-class LeftFiles(NamedTuple):
-    """Files of a queue, and the items that a start finds in them. Their numbers are larger than those of new items."""
-
-    items: State
-    files: dict[str, bytes]
+def left(items: State, files: dict[str, bytes]) -> CrashedFolder:
+    """Return files of the queue "work", and the items that a start finds in them."""
+    return CrashedFolder({NAME: items} if items else {}, files)
 
 
 PACK = {
@@ -334,42 +332,42 @@ PACK = {
 }
 
 LEFT_FILES = {
-    "a last record that is cut short": LeftFiles(
+    "a last record that is cut short": left(
         (1001, 1002, 1003), {"work": records(1001, 1002) + open_(1) + records(1003, 1004)[:-7]}
     ),
-    "zeros at the end": LeftFiles((1002,), {"work": records(1001, 1002) + REMOVE + bytes(99)}),
-    "a temporary file": LeftFiles((1001,), {"work": records(1001), "work~~123": records(1002, 1003)[:-1]}),
-    "only a temporary file": LeftFiles((), {"work~~123": records(1001)}),
-    "open reads": LeftFiles(
+    "zeros at the end": left((1002,), {"work": records(1001, 1002) + REMOVE + bytes(99)}),
+    "a temporary file": left((1001,), {"work": records(1001), "work~~123": records(1002, 1003)[:-1]}),
+    "only a temporary file": left((), {"work~~123": records(1001)}),
+    "open reads": left(
         (1002, 1001, 1003, 1004), {"work": records(1003, 1002, 1001) + open_(6) + open_(3) + open_(5) + records(1004)}
     ),
-    "a pack and the files that it replaces": LeftFiles(
+    "a pack and the files that it replaces": left(
         (1001, 1002, 1004, 1005, 1006), {**PACK, "work.3000": records(1006), "work": records(1007)[:-1]}
     ),
-    "a pack and some of the files that it replaces": LeftFiles(
+    "a pack and some of the files that it replaces": left(
         (1002, 1004, 1005),
         {"work.2000": PACK["work.2000"], "work.2000.pack": PACK["work.2000.pack"], "work": b"\6\7\0\0\0"},
     ),
-    "two packs": LeftFiles(
+    "two packs": left(
         (1001, 1002, 1004, 1005, 1006), {**PACK, "work.1500.pack": PACK["work.1000"], "work": records(1006)}
     ),
-    "damage in a rotated file": LeftFiles(
+    "damage in a rotated file": left(
         (1001, 1002, 1004, 1005),
         {"work.1000": records(1001, 1002) + b"\xff" + records(1003), "work.2000": records(1004), "work": records(1005)},
     ),
-    "a rotated file that is no journal": LeftFiles(
+    "a rotated file that is no journal": left(
         (1001, 1002), {"work.1000": records(1001), "work.2000": b"\xffsomething else", "work": records(1002)}
     ),
-    "no current file": LeftFiles((1001, 1002), {"work.1000": records(1001), "work.2000": records(1002)}),
-    "files of a deleted queue": LeftFiles((1001,), {"work": records(1001), ".kestrel/erase/17": records(1002)}),
-    "many rotated files": LeftFiles(
+    "no current file": left((1001, 1002), {"work.1000": records(1001), "work.2000": records(1002)}),
+    "files of a deleted queue": left((1001,), {"work": records(1001), ".kestrel/erase/17": records(1002)}),
+    "many rotated files": left(
         tuple(range(1004, 1013)),
         {
             **{f"work.{number}": records(number) + REMOVE * (number < 1004) for number in range(1001, 1012)},
             "work": records(1012),
         },
     ),
-    "all of these": LeftFiles(
+    "all of these": left(
         (1001, 1002, 1004, 1005, 1006, 1008),
         {
             **PACK,
@@ -383,37 +381,6 @@ LEFT_FILES = {
 }
 
 
-each_left = pytest.mark.parametrize("left", LEFT_FILES.values(), ids=LEFT_FILES)
-
-
-def no_changes(queue: TrackedQueue) -> Iterator[None]:
-    yield
-
-
-def a_few_changes(queue: TrackedQueue) -> Iterator[None]:
-    queue.put()
-    yield
-    queue.get()
-    queue.put()
-    yield
-
-
 @journal_only
-@pytest.mark.parametrize("scenario", [no_changes, a_few_changes])
-@each_sync
-@each_left
-def test_start_after_a_crash_in_a_start_loses_nothing(
-    check_every_crash: CheckEveryCrash, left: LeftFiles, sync_journal_ms: int | None, scenario: Scenario
-) -> None:
-    check_every_crash(scenario, sync_journal_ms, files=left.files, items={NAME: left.items})
-
-
-@journal_only
-@each_left
-def test_series_of_crashes_in_starts_loses_nothing(
-    folder: Path, restarts: RestartCache, backend: Backend, left: LeftFiles
-) -> None:
-    queues = folder / "left"
-    write_files(queues, left.files)
-    crash_in_each_start(queues, backend)
-    assert restarts.found_in(queues).get(NAME, ()) == left.items
+class TestCrashedStarts(CrashedStartTests):
+    folders = LEFT_FILES

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
@@ -19,16 +19,16 @@ from tests.storage.crash_trials import (
     NAME,
     PACES,
     SYNCS,
+    CrashedFolder,
+    CrashedStartTests,
     CrashTrial,
     Pace,
     RestartCache,
     StorageRun,
     TrackedQueue,
     check_torn_writes,
-    crash_in_each_start,
-    write_files,
 )
-from tests.storage.histories import State, item_of
+from tests.storage.histories import item_of
 
 pytestmark = [pytest.mark.usefixtures("report_unhandled_failures"), scroll_only]
 
@@ -264,13 +264,6 @@ def writer(*records: bytes) -> bytes:
 DELETED_FILE = sealed(read_head(1) + read_done() + DELETED)
 
 
-class CrashedFolder(NamedTuple):
-    """The files of a crashed server, and the items that a start finds, with numbers above those of a scenario."""
-
-    items: dict[bytes, State]
-    files: dict[str, bytes]
-
-
 TWO = {"work.1000": writer(items(1001, 1002, 1003)), "work.2000": writer(items(1004, 1005))}
 
 FAMILY = {"work.read.:own": reader_file(2), "work.read.left": reader_file(0, 2, 3), "work.read.right": reader_file(4)}
@@ -360,46 +353,5 @@ CRASHED_FOLDERS = {
 }
 
 
-def no_operations(run: StorageRun) -> Iterator[None]:
-    yield
-
-
-def a_few_operations(run: StorageRun) -> Iterator[None]:
-    queues = [*run.queues.values()]
-    for queue in queues:
-        assert queue.store.items == len(queue.history.items)
-    if queues:
-        run.put(queues)
-        yield
-        queues[0].get()
-        queues[-1].put()
-    yield
-
-
-@pytest.mark.parametrize(
-    ("sync_journal_ms", "scenario"),
-    [(None, no_operations), *((sync_journal_ms, a_few_operations) for sync_journal_ms in SYNCS.values())],
-    ids=["no operations", *SYNCS],
-)
-@pytest.mark.parametrize("crashed", CRASHED_FOLDERS.values(), ids=CRASHED_FOLDERS)
-def test_crash_during_a_start_is_repaired_by_the_next(
-    folder: Path,
-    restarts: RestartCache,
-    backend: Backend,
-    crashed: CrashedFolder,
-    sync_journal_ms: int | None,
-    scenario: Callable[[StorageRun], Iterator[None]],
-) -> None:
-    pace = PACES["threads run at once"]
-    trial = CrashTrial(folder, scenario, sync_journal_ms, pace, backend, files=crashed.files, items=crashed.items)
-    trial.check_every_crash(restarts)
-
-
-@pytest.mark.parametrize("crashed", CRASHED_FOLDERS.values(), ids=CRASHED_FOLDERS)
-def test_repeated_crashes_during_starts_are_repaired(
-    folder: Path, restarts: RestartCache, backend: Backend, crashed: CrashedFolder
-) -> None:
-    left = folder / "left"
-    write_files(left, crashed.files)
-    crash_in_each_start(left, backend)
-    assert restarts.found_in(left) == crashed.items
+class TestCrashedStarts(CrashedStartTests):
+    folders = CRASHED_FOLDERS
