@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from twisted.internet.defer import Deferred
 
-from kestrel.errors import QueueFailed
 from kestrel.library.handle import DurabilityTracker
 from kestrel.storage.barrier import Batch
-
-
-def outcome_of(safe: Deferred[None]) -> list[str | None]:
-    """Return a list that gets None when all is safe, or the reason of a loss."""
-    told: list[str | None] = []
-    safe.addCallbacks(told.append, lambda failure: told.append(failure.getErrorMessage()))
-    return told
+from tests.programs import arrivals
 
 
 @pytest.fixture
@@ -36,26 +28,15 @@ def safety(batches: list[Batch]) -> DurabilityTracker:
 def test_safe_fires_when_every_batch_is_safe(
     safety: DurabilityTracker, batches: list[Batch], order: tuple[int, ...]
 ) -> None:
-    told = outcome_of(safety.safe())
+    told = arrivals(safety.safe())
     for number in order:
         assert told == []
         batches[number].settle(None)
     assert told == [None]
 
 
-@pytest.mark.parametrize("lost", [0, 1, 2])
-def test_loss_in_any_batch_is_reported_when_all_have_ended(
-    safety: DurabilityTracker, batches: list[Batch], lost: int
-) -> None:
-    told = outcome_of(safety.safe())
-    for number, batch in enumerate(batches):
-        assert told == []
-        batch.settle(QueueFailed("the disk is gone") if number == lost else None)
-    assert told == ["the disk is gone"]
-
-
 def test_later_batches_are_not_waited_for(safety: DurabilityTracker, batches: list[Batch]) -> None:
-    told = outcome_of(safety.safe())
+    told = arrivals(safety.safe())
     safety.add_batch(Batch())
     for batch in batches:
         batch.settle(None)

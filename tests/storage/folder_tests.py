@@ -1,4 +1,4 @@
-"""Tests of a storage that keeps its queues in a folder: the owner of the folder, and the open files."""
+"""Tests of a storage that keeps its queues in a folder: the start, and the open files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import FolderInUse, StorageError
+from kestrel.errors import StorageError
 from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.suite import OnFaultyDisk
 from kestrel.testing.threads import SteppedThreads
@@ -25,10 +25,6 @@ class FolderTests(OnFaultyDisk):
 
     def start(self, folder: Path) -> None:
         self.make(folder, Clock(), SteppedThreads()).start(lambda name: QueueSettings())
-
-    def test_second_owner_of_the_folder_is_refused(self, subject: StorageUnderTest) -> None:
-        with pytest.raises(FolderInUse):
-            self.start(subject.folder)
 
     def test_file_in_place_of_the_folder_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -212,29 +211,6 @@ def test_items_aborted_together_get_one_error_each(queue: ModelledQueue) -> None
 
 
 # Restarts.
-
-
-@pytest.mark.parametrize("is_killed", [True, False])
-def test_a_hundred_restarts_add_no_error(queue: ModelledQueue, is_killed: bool) -> None:
-    queue.put_numbers(1, 2, 3, 4)
-    queue.abort_head(3)
-    queue.commit()
-    expected = queue.after_restart()
-    server = queue.killed()
-    for times in range(100):
-        server.items = [*expected]
-        for _ in range(times % 4):
-            server.open()
-        server.commit()
-        before = server
-        if is_killed:
-            server = before.killed()
-        before.close()
-        if not is_killed:
-            server = before.killed()
-        shutil.rmtree(before.folder)
-    assert server.found_after_kill() == expected
-    server.close()
 
 
 def test_reopened_queue_has_the_committed_errors(queue: ModelledQueue) -> None:

@@ -248,16 +248,12 @@ class TestSyncFailsWithPeriod:
         failed.settle()
         assert client.talk(set_(name, b"taken")) == STORED
 
-    def test_earlier_puts_and_gets_survive(self, failed: Server) -> None:
-        failed.settle()
-        for after in (failed.crashed(), failed.without_power(), failed.restarted()):
-            assert drained(after) == self.LEFT_OVER
-
-    def test_earlier_puts_and_gets_survive_a_crash_during_repair(self, failed: Server) -> None:
+    def test_earlier_puts_and_gets_survive_during_and_after_repair(self, failed: Server) -> None:
         while len(failed.threads):
             assert drained(failed.crashed()) == self.LEFT_OVER
             run_one(failed)
-        assert drained(failed.crashed()) == self.LEFT_OVER
+        for after in (failed.crashed(), failed.without_power(), failed.restarted()):
+            assert drained(after) == self.LEFT_OVER
 
     @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename", "sync_folder"])
     def test_failed_repair_replays_all_queues(self, failed: Server, operation: str) -> None:
