@@ -23,6 +23,19 @@ def admin(tmp_path: Path) -> Admin:
     return admin
 
 
+Held = tuple[Admin, SteppedStorage]
+
+
+@pytest.fixture
+def held() -> Held:
+    """A server with an item, and its storage, which holds back all commits."""
+    storage = SteppedStorage()
+    admin = Admin(storage=storage)
+    admin.send(set_(b"work", SECRET))
+    storage.holds_commits = True
+    return admin, storage
+
+
 def restarted(admin: Admin) -> MemoryServer:
     """The server anew, over what was safe."""
     admin.server.restart()
@@ -164,11 +177,8 @@ def test_a_status_that_cannot_be_saved_is_reported(tmp_path: Path) -> None:
     )
 
 
-def test_a_stop_disconnects_idle_clients_and_answers_the_others() -> None:
-    storage = SteppedStorage()
-    admin = Admin(storage=storage)
-    admin.send(set_(b"work", SECRET))
-    storage.holds_commits = True
+def test_a_stop_disconnects_idle_clients_and_answers_the_others(held: Held) -> None:
+    admin, storage = held
     idle, asking = admin.connect(), admin.connect()
     assert asking.ask(request("POST", "/api/queue/work/flush") + request("POST", "/api/status/ReadOnly")) == b""
     admin.port.hang_up()
@@ -194,10 +204,8 @@ def test_an_incomplete_request_is_dropped_by_a_stop(sent_bytes: int) -> None:
     assert admin.server.core.status.takes_writes
 
 
-def test_an_abort_disconnects_waiting_clients() -> None:
-    admin = Admin(storage=(storage := SteppedStorage()))
-    admin.send(set_(b"work", SECRET))
-    storage.holds_commits = True
+def test_an_abort_disconnects_waiting_clients(held: Held) -> None:
+    admin, _ = held
     client = admin.connect()
     client.ask(request("POST", "/api/queue/work/flush"))
     admin.port.hang_up()
@@ -209,22 +217,16 @@ def test_an_abort_disconnects_waiting_clients() -> None:
     assert admin.site.buildProtocol(client.transport.getPeer()) is None
 
 
-def test_a_flush_is_answered_after_its_commit() -> None:
-    storage = SteppedStorage()
-    admin = Admin(storage=storage)
-    admin.send(set_(b"work", SECRET))
-    storage.holds_commits = True
+def test_a_flush_is_answered_after_its_commit(held: Held) -> None:
+    admin, storage = held
     client = admin.connect()
     assert client.ask(request("POST", "/api/queue/work/flush")) == b""
     storage.end_commits()
     assert reply_in(client.take()).status == 200
 
 
-def test_a_flush_whose_commit_fails_is_reported(logged: list[str]) -> None:
-    storage = SteppedStorage()
-    admin = Admin(storage=storage)
-    admin.send(set_(b"work", SECRET))
-    storage.holds_commits = True
+def test_a_flush_whose_commit_fails_is_reported(held: Held, logged: list[str]) -> None:
+    admin, storage = held
     client, gone = admin.connect(), admin.connect()
     client.ask(request("POST", "/api/queue/work/flush"))
     gone.ask(request("POST", "/api/queue/work/flush"))

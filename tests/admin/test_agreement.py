@@ -14,39 +14,21 @@ from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.escaping import escape_non_ascii, show_name, unescape_name
 from kestrel.testing.server import MemoryClient, MemoryServer
+from tests import config_tables
 from tests.admin.browsing import Admin
 from tests.memcache_text import set_
 
-CONFIG: Final = """
-maxOpenTransactions = 5
-
-[[queues]]
-name = "small"
-maxItems = 3
-discardOldWhenFull = true
-
-[[queues]]
-name = "full"
-maxItems = 2
-
-[[queues]]
-name = "short"
-maxAge = "1s"
-expireToQueue = "expired"
-
-[[queues]]
-name = "only"
-fanoutOnly = true
-
-[[queues]]
-name = "poisoned"
-maxRedeliveries = 2
-errorQueue = "failed"
-
-[[aliases]]
-name = "al"
-destinationQueues = ["work", "full", "only"]
-"""
+CONFIG: Final = "\n".join(
+    [
+        "maxOpenTransactions = 5",
+        config_tables.queue("small", "maxItems = 3", "discardOldWhenFull = true"),
+        config_tables.queue("full", "maxItems = 2"),
+        config_tables.queue("short", "maxAge = '1s'", "expireToQueue = 'expired'"),
+        config_tables.queue("only", "fanoutOnly = true"),
+        config_tables.queue("poisoned", "maxRedeliveries = 2", "errorQueue = 'failed'"),
+        config_tables.alias("al", "work", "full", "only"),
+    ]
+)
 
 NAMES: Final = (
     *(b"work", b"work+a", b"small", b"full", b"short", b"only", b"only+x", b"poisoned", b"al"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +11,8 @@ from kestrel.errors import FolderInUse, StorageError
 from kestrel.library import PersistentQueue
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
+from tests.library.test_examples import run
 from tests.programs import ProgramReactor, arrivals
-
-ROOT = Path(__file__).resolve().parents[2]
-LONG_S = 60
 
 OUTPUT = """\
 0 orders are left from the last run
@@ -32,22 +27,13 @@ all orders are done
 """
 
 
-def run_example(*args: str) -> str:
-    """Run examples/library.py and return its output; it must succeed and write nothing to stderr."""
-    program = [sys.executable, str(ROOT / "examples" / "library.py"), *args]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(program, capture_output=True, text=True, timeout=LONG_S, env=environment, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
 def test_example_runs_to_its_end() -> None:
-    assert run_example() == OUTPUT
+    assert run("library.py") == OUTPUT
 
 
 def test_example_runs_again_over_the_same_folder(tmp_path: Path) -> None:
     folder = tmp_path / "queues"
-    assert run_example(str(folder), "0.001") == OUTPUT
+    assert run("library.py", str(folder), "0.001") == OUTPUT
     reactor = ProgramReactor()
     queue = PersistentQueue(b"orders", folder, reactor, reserve_bytes=1)
     reactor.result(queue.setup())
@@ -56,7 +42,7 @@ def test_example_runs_again_over_the_same_folder(tmp_path: Path) -> None:
     reactor.result(queue.close())
     rest = OUTPUT.partition("\n")[2]
     output = "1 orders are left from the last run\n" + rest.replace("pack order 1\n", "ship order 0\npack order 1\n")
-    assert run_example(str(folder)) == output
+    assert run("library.py", str(folder)) == output
 
 
 @pytest.mark.parametrize(("sync_journal_ms", "syncs"), [(None, 0), (500, 0), (0, 1)])

@@ -13,28 +13,20 @@ from hypothesis import strategies as st
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests import memcache_text
+from tests import config_tables, memcache_text
 from tests.sample import examples
 from tests.session.thrift_calls import LONG_MS, ThriftClient, data_of, ids_of
 
 MOST_OPEN: Final = 3
 
-CONFIG: Final = f"""
-maxOpenTransactions = {MOST_OPEN}
-
-[[queues]]
-name = "small"
-maxItems = 3
-
-[[queues]]
-name = "fresh"
-maxSize = 12
-discardOldWhenFull = true
-
-[[aliases]]
-name = "all"
-destinationQueues = ["work", "other"]
-"""
+CONFIG: Final = "\n".join(
+    [
+        f"maxOpenTransactions = {MOST_OPEN}",
+        config_tables.queue("small", "maxItems = 3"),
+        config_tables.queue("fresh", "maxSize = 12", "discardOldWhenFull = true"),
+        config_tables.alias("all", "work", "other"),
+    ]
+)
 
 QUEUES: Final = [b"work", b"work+copy", b"small", b"fresh", b"other"]
 NAMES: Final = [*QUEUES, b"all"]
