@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from twisted.internet.task import Clock
-
 from kestrel.config.model import Config
-from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.total_memory import MemoryLimit
-from kestrel.testing.faults import FaultyDisk
-from kestrel.testing.server import MemoryClient, MemoryServer
-from kestrel.testing.threads import SteppedThreads
+from kestrel.testing.server import MemoryClient
+from tests.storage.threaded_server import ThreadedServer
 
 
-class SlowServer(MemoryServer):
+class SlowServer(ThreadedServer):
     """A server whose threads do not run until `end_threads`.
 
     `disk` can be told to fail. All queues share one memory limit.
     """
 
     def __init__(self, where: Path, config: Config) -> None:
-        self.threads = SteppedThreads()
-        self.disk = FaultyDisk()
-        clock = Clock()
         limit = MemoryLimit(config.max_total_memory_bytes)
-        storage = JournalStorage(
-            os.fsencode(where),
-            clock,
-            self.threads,
-            reserve_bytes=1,
-            now_ms=self.now_ms,
-            disk=self.disk,
-            memory=limit,
-        )
-        super().__init__(storage, config=config, clock=clock)
+        super().__init__(where, config, reserve_bytes=1, memory=limit)
         self.manager.memory_limit = limit
         self.end_threads()
 

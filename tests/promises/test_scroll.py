@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from twisted.internet.task import Clock
 
 from kestrel.config.load import loads
 from kestrel.errors import StorageError
 from kestrel.storage.scroll.storage import CHECKPOINTS_EVERY_S, ScrollStorage
-from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
-from kestrel.testing.threads import SteppedThreads
 from tests.memcache_text import END, STORED, items, put, set_, stat, value
+from tests.storage.threaded_server import ThreadedServer
 
 GOLDEN: Final = Path(__file__).parents[1] / "scroll" / "golden"
 
@@ -27,28 +25,16 @@ defaultJournalSize = 1000
 """
 
 
-class ScrollServer(MemoryServer):
+class ScrollServer(ThreadedServer):
     """A server over a folder of scrolls.
 
     Work in threads ends at once unless `stand_still` is set.
     """
 
+    stand_still = False
+
     def __init__(self, folder: Path, config: str = "", **options: Any) -> None:
-        self.queues = folder
-        self.disk = FaultyDisk()
-        self.threads = SteppedThreads()
-        self.stand_still = False
-        clock = Clock()
-        storage = ScrollStorage(
-            os.fsencode(folder),
-            clock,
-            self.threads,
-            reserve_bytes=1000,
-            now_ms=self.now_ms,
-            disk=self.disk,
-            **options,
-        )
-        super().__init__(storage, config=loads(config), clock=clock)
+        super().__init__(folder, loads(config), ScrollStorage, **options)
 
     def settle(self) -> None:
         """Run all pending work, also in threads."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from twisted.internet.task import Clock
 
 from kestrel.config.load import loads
 from kestrel.storage.interfaces import IMeasuring
 from kestrel.storage.memory import MemoryStorage
-from kestrel.testing.server import MemoryClient, MemoryServer
-from kestrel.testing.threads import SteppedThreads
+from kestrel.testing.server import MemoryClient
 from tests.storage.backends import Backend, MakeStorage, journal_only
+from tests.storage.threaded_server import ThreadedServer
 
 SYNCED = "[default]\nsyncJournal = 0\n"
 SMALL = """
@@ -30,14 +28,11 @@ PUT_LARGE = b"set work 0 0 8000\r\n%b\r\n" % (b"y" * 8000)
 GET = b"get work\r\n"
 
 
-class SlowServer(MemoryServer):
+class SlowServer(ThreadedServer):
     """A server whose thread jobs take a second each."""
 
     def __init__(self, make_storage: MakeStorage, folder: Path, config: str) -> None:
-        self.threads = SteppedThreads()
-        clock = Clock()
-        storage = make_storage(os.fsencode(folder), clock, self.threads, reserve_bytes=1000, now_ms=self.now_ms)
-        super().__init__(storage, config=loads(config), clock=clock)
+        super().__init__(folder, loads(config), make_storage)
         self.run_jobs()
 
     def run_jobs(self) -> None:
