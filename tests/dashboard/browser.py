@@ -1,4 +1,4 @@
-"""A real browser that looks at the dashboard: started, asked and waited for. Nothing here sleeps.
+"""A real browser for tests of the dashboard. It waits for conditions and does not sleep.
 
 It needs the programs chromium and chromedriver; a test that uses it is marked `needs("chromium", "chromedriver")`.
 """
@@ -24,7 +24,7 @@ from tests.child import PATIENCE_S
 T = TypeVar("T")
 
 UNKNOWN: Final = "\N{EN DASH}"
-"""What stands where a figure is not known."""
+"""The text of an unknown figure."""
 
 WIDTH: Final = 1280
 HEIGHT: Final = 900
@@ -34,7 +34,7 @@ ARGUMENTS: Final = (
     *("--disable-background-networking", "--disable-component-update", "--disable-default-apps"),
     *("--disable-dev-shm-usage", "--hide-scrollbars", "--force-color-profile=srgb", f"--window-size={WIDTH},{HEIGHT}"),
 )
-"""No sandbox, since tests may be run by root; nothing that speaks with the internet; memory that containers have."""
+"""No sandbox, because root may run the tests; no requests to the internet; no more memory than containers have."""
 
 
 class Browser(Chrome):
@@ -47,48 +47,48 @@ class Browser(Chrome):
         return waiting.until(lambda _: condition(), f"after {PATIENCE_S} s still not: {what}")
 
     def open_dashboard(self, url: str, fragment: str = "#/") -> None:
-        """Load the dashboard at the page that the fragment names, and wait until it shows something of the server."""
+        """Load the page of the dashboard that the fragment names, and wait until it shows the server."""
         if self.current_url.startswith(url):
             self.get("about:blank")  # another fragment alone would load nothing
         self.get(f"{url}/{fragment}")
         self.wait_until(lambda: "loading" not in self.body_classes(), "the dashboard shows the server")
 
     def look_again(self) -> None:
-        """Let the dashboard ask the server now, as it does when the machine is on line again."""
+        """Make the dashboard ask the server now, as it does when the machine is online again."""
         self.execute_script("dispatchEvent(new Event('online'))")
 
     def body_classes(self) -> list[str]:
         return str(self.execute_script("return document.body.className")).split()
 
     def one(self, selector: str) -> WebElement:
-        """The first element of that CSS selector."""
+        """Return the first element of a CSS selector."""
         return self.find_element(By.CSS_SELECTOR, selector)
 
     def text_of(self, selector: str) -> str:
-        """The text that is in the document there, seen or not; empty where there is no such element."""
+        """Return the text of the first element, visible or not; empty if there is no such element."""
         return str(self.execute_script("return document.querySelector(arguments[0])?.textContent ?? ''", selector))
 
     def texts_of(self, selector: str) -> list[str]:
-        """The texts of all elements of that selector, in the order of the document."""
+        """Return the texts of all elements of a selector, in the order of the document."""
         script = "return [...document.querySelectorAll(arguments[0])].map((each) => each.textContent)"
         return [str(text) for text in self.execute_script(script, selector)]
 
     def wait_for_text(self, selector: str, text: str) -> None:
-        """Wait until the text of the element contains that."""
+        """Wait until the text of the element contains `text`."""
         self.wait_until(lambda: text in self.text_of(selector), f"{text!r} in {selector}")
 
     def is_seen(self, selector: str) -> bool:
-        """Whether there is such an element, and it takes up room on the page."""
+        """Return whether there is such an element that takes up room on the page."""
         script = "return [...document.querySelectorAll(arguments[0])].some((each) => each.getClientRects().length > 0)"
         return bool(self.execute_script(script, selector))
 
     def attribute(self, selector: str, name: str) -> str:
-        """The attribute of the first element there, as it is in the document; empty where it has none."""
+        """Return an attribute of the first element; empty if it has none."""
         script = "return document.querySelector(arguments[0]).getAttribute(arguments[1]) ?? ''"
         return str(self.execute_script(script, selector, name))
 
     def button_called(self, name: str) -> WebElement:
-        """The button that begins with that text, among those that can be seen."""
+        """Return the visible button whose text begins with `name`."""
         script = """
             return [...document.querySelectorAll("button")].find(
                 (each) => each.getClientRects().length > 0 && each.textContent.startsWith(arguments[0]),
@@ -100,15 +100,15 @@ class Browser(Chrome):
         return button
 
     def press(self, *keys: str) -> None:
-        """Press the keys, wherever the focus is."""
+        """Press keys in the focused element."""
         self.switch_to.active_element.send_keys(*keys)
 
     def focused_text(self) -> str:
-        """The text of what has the focus."""
+        """Return the text of the focused element."""
         return str(self.execute_script("return document.activeElement.textContent"))
 
     def column(self, label: str) -> list[str]:
-        """The cells of a column of the table of queues, in the rows that are in the document, from the top down."""
+        """Return the cells of a column of the table of queues, for the rows in the document."""
         script = """
             const table = document.querySelector("table.queues");
             const heads = [...table.tHead.rows[0].cells];
@@ -119,7 +119,7 @@ class Browser(Chrome):
         return [str(text) for text in self.execute_script(script, label)]
 
     def sorted_by(self) -> dict[str, str]:
-        """The columns that the table of queues says that it is sorted by, with the direction."""
+        """Return the columns that the table of queues is sorted by, with the direction."""
         script = """
             const heads = [...document.querySelectorAll("table.queues thead th[aria-sort]")];
             return Object.fromEntries(heads.map((each) => [each.firstChild.firstChild.data, each.ariaSort]));
@@ -127,14 +127,14 @@ class Browser(Chrome):
         return dict(self.execute_script(script))
 
     def confirm(self) -> str:
-        """Say yes to the question that is asked; returns its text."""
+        """Confirm the question of the open dialog, and return its text."""
         self.wait_until(lambda: self.is_seen("dialog[open]"), "the question is asked")
         asked = str(self.execute_script("return document.querySelector('dialog[open]').innerText"))
         self.one("#ask-do").click()
         return asked
 
     def evaluate(self, module: str, expression: str, *arguments: Any) -> Any:
-        """What the expression is with a module of the dashboard as `it`, and the arguments as `args`."""
+        """Return the value of an expression, with a module of the dashboard as `it` and the arguments as `args`."""
         script = """
             const [path, args, done] = arguments;
             import(path).then(async (it) => {
@@ -147,18 +147,18 @@ class Browser(Chrome):
         return answer["value"]
 
     def console_errors(self) -> list[str]:
-        """What the browser complained about since the last call: errors of scripts, of the policy, of missing files."""
+        """Return the errors and warnings in the browser's console since the last call."""
         return [str(entry["message"]) for entry in self.get_log("browser") if entry["level"] in {"SEVERE", "WARNING"}]
 
     def set_window(self, width: int, height: int, *, dark: bool) -> None:
-        """Let the page have that many pixels, and the system prefer the dark or the light look."""
+        """Set the size of the page in pixels, and whether the system prefers a dark page."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
     def settle(self) -> None:
-        """Wait until what was changed is drawn, and nothing moves any more."""
+        """Wait until all changes are drawn and all animations have ended."""
         self.execute_async_script("""
             const done = arguments[0];
             requestAnimationFrame(() => requestAnimationFrame(async () => {
@@ -168,7 +168,7 @@ class Browser(Chrome):
         """)
 
     def save_page(self, path: Path, width: int, height: int, dark: bool) -> None:
-        """Save what the page looks like in a window of that many pixels as PNG."""
+        """Save a picture of the page in a window of that many pixels as PNG."""
         self.set_window(width, height, dark=dark)
         self.settle()
         assert self.save_screenshot(str(path))
@@ -176,7 +176,7 @@ class Browser(Chrome):
 
 @contextmanager
 def started_browser(profile: Path) -> Iterator[Browser]:
-    """A headless Chromium with nothing remembered, its profile in that folder; it is closed in the end."""
+    """Start a headless Chromium with an empty profile in that folder, and close it at the end."""
     options = ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
     for argument in (*ARGUMENTS, f"--user-data-dir={profile}"):

@@ -1,4 +1,4 @@
-"""A browser for all tests of a process, and a made-up server for each."""
+"""A browser for all tests of a process, and a fake server for each test."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def driver(browser: Browser) -> Iterator[Browser]:
-    """The browser in its usual window, with nothing left of the test before."""
+    """Provide the browser in its usual window, without messages of earlier tests."""
     browser.set_window(WIDTH, HEIGHT, dark=False)
     browser.console_errors()
     yield browser
