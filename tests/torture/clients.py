@@ -192,29 +192,11 @@ class Worker(ABC, Generic[AnyConnection]):
         self.stopping.wait(self.rng.random() * max_s)
 
     def received(
-        self,
-        destination: str,
-        queue: str,
-        data: bytes,
-        requested_s: float,
-        outcome: str,
-        *,
-        timeout_s: float = 0.0,
-        read_id: int = 0,
-        is_removed_after_reply: bool = False,
+        self, destination: str, queue: str, data: bytes, requested_s: float, outcome: str, **options: Any
     ) -> Delivery | None:
-        """Report a delivery to this client."""
+        """Report a delivery to this client. `options` are those of `ItemTracker.add_delivery`."""
         return self.tracker.add_delivery(
-            destination,
-            queue,
-            data,
-            self.name,
-            requested_s,
-            outcome,
-            lambda: self.proxy.last_cut_s,
-            timeout_s=timeout_s,
-            read_id=read_id,
-            is_removed_after_reply=is_removed_after_reply,
+            destination, queue, data, self.name, requested_s, outcome, lambda: self.proxy.last_cut_s, **options
         )
 
 

@@ -44,76 +44,43 @@ _BUSY_S: Final = 0.05
 """Replies that were received so shortly after each other may have been sent in another order."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Delivery:
     """One delivery of an item to a client."""
 
-    __slots__ = (
-        "client",
-        "is_removed_after_reply",
-        "item",
-        "last_cut_s",
-        "outcome",
-        "outcome_s",
-        "queue",
-        "received_s",
-        "requested_s",
-        "timeout_s",
-        "was_redelivered",
-    )
+    item: Item
+    client: str
+    queue: str
+    requested_s: float
+    outcome: str
+    timeout_s: float
+    last_cut_s: Callable[[], float]
+    is_removed_after_reply: bool
+    """True if the server replies before it removes the item: in a get that waits, and in every thrift get."""
+    was_redelivered: bool = False
+    """True if the item was delivered again before the outcome was known."""
+    received_s: float = field(init=False)
+    outcome_s: float = field(init=False)
 
-    def __init__(
-        self,
-        item: Item,
-        client: str,
-        queue: str,
-        requested_s: float,
-        outcome: str,
-        timeout_s: float,
-        last_cut_s: Callable[[], float],
-    ) -> None:
-        self.item, self.client, self.queue = item, client, queue
-        self.requested_s, self.timeout_s, self.last_cut_s = requested_s, timeout_s, last_cut_s
+    def __post_init__(self) -> None:
         self.received_s = self.outcome_s = time.monotonic()
-        self.outcome = outcome
-        self.was_redelivered = False
-        """True if the item was delivered again before the outcome was known."""
-        self.is_removed_after_reply = False
-        """True if the server replies before it removes the item: in a get that waits, and in every thrift get."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Item:
     """An item that a client has put. An `expiry_s` of 0 is no expiry, and a `delay_ms` of 0 no delay."""
 
-    __slots__ = (
-        "answered_s",
-        "client",
-        "delay_ms",
-        "deliveries",
-        "destinations",
-        "expiry_s",
-        "key",
-        "sent_s",
-        "size",
-        "state",
-        "target",
-    )
-
-    def __init__(
-        self,
-        key: bytes,
-        target: str,
-        destinations: Sequence[str],
-        size: int,
-        expiry_s: int,
-        client: str,
-        delay_ms: int = 0,
-    ) -> None:
-        self.key, self.target, self.destinations = key, target, destinations
-        self.size, self.expiry_s, self.client, self.delay_ms = size, expiry_s, client, delay_ms
-        self.state = SENT
-        self.sent_s = time.monotonic()
-        self.answered_s = 0.0
-        self.deliveries: dict[str, list[Delivery]] = {}
+    key: bytes
+    target: str
+    destinations: Sequence[str]
+    size: int
+    expiry_s: int
+    client: str
+    delay_ms: int
+    state: str = SENT
+    sent_s: float = field(default_factory=lambda: time.monotonic())
+    answered_s: float = 0.0
+    deliveries: dict[str, list[Delivery]] = field(default_factory=dict)
 
     def moves_to(self, destination: str) -> bool:
         """Return whether the server moves the item to that destination, or within it."""
@@ -267,8 +234,9 @@ class ItemTracker:
                     self.fail("ids", f"{client}: open read id {read_id} was used twice")
                 self._ids.add(read_id)
             earlier = item.deliveries.setdefault(destination, [])
-            delivery = Delivery(item, client, queue, requested_s, outcome, timeout_s, last_cut_s)
-            delivery.is_removed_after_reply = is_removed_after_reply
+            delivery = Delivery(
+                item, client, queue, requested_s, outcome, timeout_s, last_cut_s, is_removed_after_reply
+            )
             earlier.append(delivery)
             if item.state == REFUSED:
                 self.fail("refused", self.history(item))
