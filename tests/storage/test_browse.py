@@ -10,7 +10,6 @@ from zope.interface.verify import verifyObject
 
 from kestrel.errors import QueueFailed
 from kestrel.storage.interfaces import IBrowsing
-from kestrel.storage.window import ChunkedDeque
 from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.suite import StorageContract
 from tests.storage import test_journal, test_memory
@@ -54,16 +53,3 @@ def test_a_failed_queue_shows_no_items(subject: StorageUnderTest) -> None:
     subject.storage.delete(queue)
     with pytest.raises(QueueFailed):
         IBrowsing(queue).browse(0, 1)
-
-
-@pytest.mark.parametrize("taken", [0, 1, 3, 5, 12])
-def test_part_of_a_chunked_deque(taken: int) -> None:
-    records, chunked = [b"%d" % number for number in range(14)], ChunkedDeque(chunk=4)
-    for record in records:
-        chunked.append(record)
-    for _ in range(taken):
-        chunked.popleft()
-    left = records[taken:]
-    for first in range(16):
-        for count in range(16):
-            assert chunked.part(first, count) == left[first : first + count]

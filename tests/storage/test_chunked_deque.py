@@ -24,8 +24,8 @@ def numbered(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-@given(st.lists(OPERATIONS))
-def test_any_history_equals_that_of_a_deque(operations: list[tuple[str, int]]) -> None:
+@given(st.lists(OPERATIONS), COUNTS, st.integers(-1, 30))
+def test_any_history_equals_that_of_a_deque(operations: list[tuple[str, int]], first: int, most: int) -> None:
     chunks, model, number = ChunkedDeque(CHUNK_RECORDS), deque(), 0
     for operation, count in operations:
         new = numbered(number, number + count)
@@ -40,19 +40,10 @@ def test_any_history_equals_that_of_a_deque(operations: list[tuple[str, int]]) -
             else:
                 for record in new:
                     chunks.append(record)
-        assert (len(chunks), bool(chunks), records_in(chunks)) == (len(model), bool(model), list(model))
-
-
-@given(COUNTS, st.integers(-1, 30))
-def test_first_copies_that_many_records(popped: int, count: int) -> None:
-    chunks = ChunkedDeque(CHUNK_RECORDS)
-    for record in numbered(0, 20):
-        chunks.append(record)
-    for _ in range(popped):
-        chunks.popleft()
-    expected = numbered(popped, 20)
-    assert list(chain.from_iterable(chunks.first(count))) == expected[: max(0, count)]
-    assert records_in(chunks) == expected
+        records = list(model)
+        assert (len(chunks), bool(chunks), records_in(chunks)) == (len(records), bool(records), records)
+        assert list(chain.from_iterable(chunks.first(most))) == records[: max(0, most)]
+        assert chunks.part(first, most) == records[first : first + max(0, most)]
 
 
 def test_later_changes_leave_a_copy_unchanged() -> None:

@@ -240,29 +240,11 @@ class TestSyncFailsWithPeriod:
 
     LEFT_OVER = [[b"a", b"c"], [b"a", b"b", b"c"], [b"c"]]
 
-    @pytest.mark.parametrize("name", FAMILY)
-    def test_puts_are_refused_during_repair_and_accepted_later(self, failed: Server, name: bytes) -> None:
-        client = failed.client()
-        assert is_server_error(client.ask(set_(name, b"refused")))
-        assert client.ask(set_(b"other", b"taken")) == STORED
-        failed.settle()
-        assert client.talk(set_(name, b"taken")) == STORED
-
     def test_earlier_puts_and_gets_survive_during_and_after_repair(self, failed: Server) -> None:
         while len(failed.threads):
             assert drained(failed.crashed()) == self.LEFT_OVER
             run_one(failed)
         for after in (failed.crashed(), failed.without_power(), failed.restarted()):
-            assert drained(after) == self.LEFT_OVER
-
-    @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename", "sync_folder"])
-    def test_failed_repair_replays_all_queues(self, failed: Server, operation: str) -> None:
-        failed.disk.fail(operation, errno.EIO, times=1)
-        other = failed.client()
-        other.send(b"get work\r\n")
-        failed.settle()
-        assert is_server_error(other.received())
-        for after in (failed.crashed(), failed):
             assert drained(after) == self.LEFT_OVER
 
     @pytest.mark.parametrize("steps", range(4))
