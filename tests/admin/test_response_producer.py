@@ -11,7 +11,7 @@ from twisted.logger import LogEvent
 
 from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError
 from kestrel.admin.time_slices import SLICE_S, STALLED_CLIENT_TIMEOUT_S
-from kestrel.testing.server import MemoryServer
+from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.transport import READ_BYTES
 from tests.admin.browsing import Admin, WorkingClock, reply_in, request
 
@@ -19,11 +19,12 @@ PIECE = b"x" * 1000
 PIECES = 1000
 
 
-class Made:
-    """An answer in a thousand pieces, which knows how many were made and whether it is done with."""
+class PiecewiseAnswer:
+    """The answer of an admin site, in a thousand pieces. Making the piece of number `wrong_at` fails."""
 
     def __init__(self, admin: Admin, wrong_at: int = -1) -> None:
         self.pieces = 0
+        """The number of pieces made so far."""
         self.is_done = False
         self._wrong_at = wrong_at
         admin.site.handle = lambda asked: AdminResponse(self._make(), done=self._done)
@@ -39,12 +40,26 @@ class Made:
         self.is_done = True
 
 
-def test_a_slow_reader_pauses_the_response() -> None:
-    admin = Admin()
-    made = Made(admin)
+@pytest.fixture
+def admin() -> Admin:
+    return Admin()
+
+
+@pytest.fixture
+def made(admin: Admin) -> PiecewiseAnswer:
+    return PiecewiseAnswer(admin)
+
+
+@pytest.fixture
+def client(admin: Admin, made: PiecewiseAnswer) -> MemoryClient:
+    """Return a client that has asked for the answer and does not read it."""
     client = admin.connect()
     client.reads = False
     client.ask(request("GET", "/"))
+    return client
+
+
+def test_a_slow_reader_pauses_the_response(made: PiecewiseAnswer, client: MemoryClient) -> None:
     assert len(client.transport.unsent) < READ_BYTES + 4 * len(PIECE)
     assert made.pieces < 100
     client.reads = True
@@ -52,10 +67,8 @@ def test_a_slow_reader_pauses_the_response() -> None:
     assert made.is_done
 
 
-def test_a_response_waits_until_the_transport_accepts_data() -> None:
+def test_a_response_waits_until_the_transport_accepts_data(admin: Admin, made: PiecewiseAnswer) -> None:
     """TLS tells once that it is full, which may have been before there was this answer."""
-    admin = Admin()
-    made = Made(admin)
     handle = admin.site.handle
     asking: Deferred[None] = Deferred()
     admin.site.handle = lambda asked: asking.addCallback(lambda _: handle(asked))
@@ -71,24 +84,16 @@ def test_a_response_waits_until_the_transport_accepts_data() -> None:
     assert reply_in(client.take()).body == PIECE * PIECES
 
 
-def test_a_disconnect_ends_the_response() -> None:
-    admin = Admin()
-    made = Made(admin)
-    client = admin.connect()
-    client.reads = False
-    client.ask(request("GET", "/"))
+def test_a_disconnect_ends_the_response(admin: Admin, made: PiecewiseAnswer, client: MemoryClient) -> None:
     pieces = made.pieces
     client.disconnect()
     admin.server.advance(1)
     assert (made.pieces, made.is_done) == (pieces, True)
 
 
-def test_a_client_that_reads_nothing_is_disconnected() -> None:
-    admin = Admin()
-    made = Made(admin)
-    client = admin.connect()
-    client.reads = False
-    client.ask(request("GET", "/"))
+def test_a_client_that_reads_nothing_is_disconnected(
+    admin: Admin, made: PiecewiseAnswer, client: MemoryClient
+) -> None:
     admin.server.advance(STALLED_CLIENT_TIMEOUT_S - 1)
     assert not client.is_closed
     admin.server.advance(1)
@@ -96,9 +101,8 @@ def test_a_client_that_reads_nothing_is_disconnected() -> None:
     assert made.is_done
 
 
-def test_a_client_that_reads_slowly_stays_connected() -> None:
-    admin = Admin()
-    Made(admin)
+@pytest.mark.usefixtures("made")
+def test_a_client_that_reads_slowly_stays_connected(admin: Admin) -> None:
     client = admin.connect()
     client.send(request("GET", "/"))
     while not client.received.endswith(b"\r\n0\r\n\r\n"):
@@ -109,8 +113,7 @@ def test_a_client_that_reads_slowly_stays_connected() -> None:
     assert reply_in(bytes(client.received)).body == PIECE * PIECES
 
 
-def test_the_done_callback_runs_after_the_response() -> None:
-    admin = Admin()
+def test_the_done_callback_runs_after_the_response(admin: Admin) -> None:
     client = admin.connect()
     when_done: list[bytes] = []
     admin.site.handle = lambda asked: AdminResponse(
@@ -121,8 +124,8 @@ def test_the_done_callback_runs_after_the_response() -> None:
     assert whole.endswith(b"0\r\n\r\n")
 
 
-def asked_by_one_who_left() -> Deferred[AdminResponse]:
-    """The answer that is still to come."""
+def late_answer() -> Deferred[AdminResponse]:
+    """Return an answer that is still to come, to a client that has disconnected."""
     admin = Admin()
     answering: Deferred[AdminResponse] = Deferred()
     admin.site.handle = lambda asked: answering
@@ -133,19 +136,17 @@ def asked_by_one_who_left() -> Deferred[AdminResponse]:
 
 
 def test_the_done_callback_runs_after_an_early_disconnect() -> None:
-    answering = asked_by_one_who_left()
     is_done: list[bool] = []
-    answering.callback(AdminResponse((PIECE,), done=lambda: is_done.append(True)))
+    late_answer().callback(AdminResponse((PIECE,), done=lambda: is_done.append(True)))
     assert is_done == [True]
 
 
 def test_a_failure_after_a_disconnect_is_ignored() -> None:
-    asked_by_one_who_left().errback(HttpError(403, "no"))
+    late_answer().errback(HttpError(403, "no"))
 
 
-def test_an_exception_before_the_first_piece_gives_status_500(failures: list[LogEvent]) -> None:
-    admin = Admin()
-    made = Made(admin, wrong_at=0)
+def test_an_exception_before_the_first_piece_gives_status_500(admin: Admin, failures: list[LogEvent]) -> None:
+    made = PiecewiseAnswer(admin, wrong_at=0)
     reply = admin.get("/")
     assert (reply.status, reply.error) == (500, "the request failed; the server's log has the reason")
     assert made.is_done
@@ -153,9 +154,8 @@ def test_an_exception_before_the_first_piece_gives_status_500(failures: list[Log
     failures.clear()
 
 
-def test_an_exception_after_some_pieces_cuts_the_response_off(failures: list[LogEvent]) -> None:
-    admin = Admin()
-    made = Made(admin, wrong_at=5)
+def test_an_exception_after_some_pieces_cuts_the_response_off(admin: Admin, failures: list[LogEvent]) -> None:
+    made = PiecewiseAnswer(admin, wrong_at=5)
     client = admin.connect()
     received = client.ask(request("GET", "/"))
     with pytest.raises(IncompleteRead):
@@ -166,9 +166,7 @@ def test_an_exception_after_some_pieces_cuts_the_response_off(failures: list[Log
     failures.clear()
 
 
-def test_an_exception_in_a_handler_is_reported_without_its_message(failures: list[LogEvent]) -> None:
-    admin = Admin()
-
+def test_an_exception_in_a_handler_is_reported_without_its_message(admin: Admin, failures: list[LogEvent]) -> None:
     def handle(asked: AdminRequest) -> AdminResponse:
         raise RuntimeError("a mistake")
 

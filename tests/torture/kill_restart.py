@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Final
 
 from tests.memcache_text import set_
@@ -34,8 +35,6 @@ CONNECTION_ERRORS: Final = (ConnectionError, AssertionError, OSError, ValueError
 """Errors that a client may see when the server is killed within a reply."""
 
 
-
-
 class Items:
     """Numbered items. Each begins with its number. The sizes are mixed, from 8 bytes to a megabyte."""
 
@@ -52,14 +51,15 @@ class Items:
         return b"%08d" % number + rest
 
 
-class Worker(ABC):
+class Worker(threading.Thread, ABC):
     """A client with a thread of its own. `errors` lists what it finds wrong before the kill."""
 
-    def __init__(self, server: Server, items: Items, rng: random.Random) -> None:
+    def __init__(self, server: Server, rng: random.Random) -> None:
+        super().__init__(daemon=True)
         self.errors: list[str] = []
         self.stopping = threading.Event()
         """Set just before the kill."""
-        self._server, self._items, self._rng = server, items, rng
+        self._server, self._rng = server, rng
 
     def run(self) -> None:
         """Work until the client is stopped."""
@@ -74,11 +74,21 @@ class Worker(ABC):
         """Send requests until the client is stopped."""
 
 
+def kill(server: Server, workers: Sequence[Worker]) -> None:
+    """Kill the server, and wait for the ends of its clients."""
+    for worker in workers:
+        worker.stopping.set()
+    server.kill()
+    for worker in workers:
+        worker.join()
+
+
 class Writer(Worker):
     """Puts items in order, many at a time. The first `acknowledged` of the first `sent` items have replies."""
 
     def __init__(self, server: Server, items: Items, tail: int, rng: random.Random) -> None:
-        super().__init__(server, items, rng)
+        super().__init__(server, rng)
+        self._items = items
         self.acknowledged = self.sent = tail
 
     def _work(self) -> None:
@@ -98,7 +108,8 @@ class Reader(Worker):
     """Takes items. Those before `finished` are removed, and those before `possibly_finished` may be."""
 
     def __init__(self, server: Server, items: Items, head: int, rng: random.Random) -> None:
-        super().__init__(server, items, rng)
+        super().__init__(server, rng)
+        self._items = items
         self.finished = self.possibly_finished = head
         self.taken = 0
 
@@ -165,28 +176,23 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
     print(f"seed {seed}, {item_count:,} items, {kills} kills")
     head = tail = 0
     server = processes.serve(CONFIG + SMALL_LIMITS)
-    for kill in range(1, kills + 1):
-        is_last_round = kill == kills
+    for number in range(1, kills + 1):
+        is_last_round = number == kills
         # Only the last round may put all remaining items before its kill.
-        goal = item_count if is_last_round else tail + (item_count - tail) // (kills - kill + 1)
+        goal = item_count if is_last_round else tail + (item_count - tail) // (kills - number + 1)
         writer = Writer(server, items, tail, random.Random(rng.random()))
         reader = Reader(server, items, head, random.Random(rng.random()))
-        threads = [threading.Thread(target=each.run, daemon=True) for each in (writer, reader)]
-        for thread in threads:
-            thread.start()
-        while writer.acknowledged < goal and threads[0].is_alive():
+        writer.start()
+        reader.start()
+        while writer.acknowledged < goal and writer.is_alive():
             time.sleep(0.001)
         time.sleep(rng.random() * 0.02)
-        writer.stopping.set()
-        reader.stopping.set()
-        server.kill()
-        for thread in threads:
-            thread.join()
+        kill(server, [writer, reader])
         began = time.monotonic()
-        server = processes.serve(CONFIG + (SMALL_LIMITS if kill % 3 else ""))
+        server = processes.serve(CONFIG + (SMALL_LIMITS if number % 3 else ""))
         seconds = time.monotonic() - began
         print(
-            f"kill {kill}: {writer.acknowledged:,} acknowledged, {writer.sent - writer.acknowledged:,} unanswered; "
+            f"kill {number}: {writer.acknowledged:,} acknowledged, {writer.sent - writer.acknowledged:,} unanswered; "
             f"{reader.finished:,} finished, {reader.possibly_finished - reader.finished:,} unanswered; "
             f"{reader.taken:,} delivered; restarted in {seconds:.2f} s"
         )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 import time
 from collections import Counter
 from typing import Final
@@ -20,7 +19,7 @@ from tests.memcache_text import set_
 from tests.server.running import Client, Processes, Server
 from tests.torture import command_line
 from tests.torture.check_report import CheckReport
-from tests.torture.kill_restart import CONNECTION_ERRORS
+from tests.torture.kill_restart import Worker, kill
 
 CONFIG: Final = """
 queuePath = "queues"
@@ -44,46 +43,37 @@ SYNCS: Final = ('"never"', '"20ms"', "0")
 """Values of `syncJournal`. Each restart uses the next one."""
 
 
-class Producer:
-    """A thread that puts numbered items to `later`."""
+class Producer(Worker):
+    """Puts numbered items to `later`."""
 
     def __init__(self, server: Server, first: int, end: int, rng: random.Random) -> None:
+        super().__init__(server, rng)
         self.sent = self.acknowledged = first
-        self._server, self._end, self._rng = server, end, rng
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        self._end = end
 
-    def _run(self) -> None:
-        try:
-            with self._server.connect() as client:
-                while self.sent < self._end:
-                    window = range(self.sent, min(self._end, self.sent + self._rng.randrange(1, 100)))
-                    self.sent = window.stop
-                    client.send(b"".join(set_(b"later", b"%d" % number) for number in window))
-                    for _ in window:
-                        client.expect(b"STORED\r\n")
-                        self.acknowledged += 1
-        except CONNECTION_ERRORS:
-            pass
+    def _work(self) -> None:
+        with self._server.connect() as client:
+            while self.sent < self._end:
+                window = range(self.sent, min(self._end, self.sent + self._rng.randrange(1, 100)))
+                self.sent = window.stop
+                client.send(b"".join(set_(b"later", b"%d" % number) for number in window))
+                for _ in window:
+                    client.expect(b"STORED\r\n")
+                    self.acknowledged += 1
 
 
-class Consumer:
-    """A thread that opens items of `jobs`, and closes, aborts or abandons them. `closed` counts by number."""
+class Consumer(Worker):
+    """Opens items of `jobs`, and closes, aborts or abandons them. `closed` counts by number."""
 
     def __init__(self, server: Server, closed: Counter[int], possibly_closed: set[int], rng: random.Random) -> None:
-        self.stopping = threading.Event()
-        self._server, self._closed, self._possibly_closed, self._rng = server, closed, possibly_closed, rng
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        super().__init__(server, rng)
+        self._closed, self._possibly_closed = closed, possibly_closed
 
-    def _run(self) -> None:
-        try:
-            while not self.stopping.is_set():
-                with self._server.connect() as client:
-                    while not self.stopping.is_set() and self._take_one(client):
-                        pass
-        except CONNECTION_ERRORS:
-            pass
+    def _work(self) -> None:
+        while not self.stopping.is_set():
+            with self._server.connect() as client:
+                while not self.stopping.is_set() and self._take_one(client):
+                    pass
 
     def _take_one(self, client: Client) -> bool:
         """Open an item and finish it. Return False to reconnect."""
@@ -111,23 +101,24 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
     print(f"seed {seed}, {item_count:,} items, {kills} kills")
     server = processes.serve(CONFIG.format(sync=SYNCS[0]))
     first = 0
-    for kill in range(1, kills + 1):
-        end = first + (item_count - first) // (kills - kill + 1)
+    for number in range(1, kills + 1):
+        end = first + (item_count - first) // (kills - number + 1)
         consumers = [Consumer(server, closed, possibly_closed, random.Random(rng.random())) for _ in range(2)]
         producer = Producer(server, first, end, random.Random(rng.random()))
+        workers = [producer, *consumers]
+        for worker in workers:
+            worker.start()
         some = first + (end - first) * rng.random()  # kill the server during or after the puts
-        while producer.acknowledged < some and producer.thread.is_alive():
+        while producer.acknowledged < some and producer.is_alive():
             time.sleep(0.001)
         time.sleep(0.2 + rng.random() * 0.6)  # time for items to expire, arrive and fail
-        for consumer in consumers:
-            consumer.stopping.set()
-        server.kill()
-        for thread in (producer.thread, *(consumer.thread for consumer in consumers)):
-            thread.join()
+        kill(server, workers)
+        errors = [error for worker in workers for error in worker.errors]
+        report.check(not errors, "no request failed before the kill", errors)
         acknowledged.update(range(first, producer.acknowledged))
-        print(f"kill {kill}: {len(acknowledged):,} put, {len(closed):,} closed")
+        print(f"kill {number}: {len(acknowledged):,} put, {len(closed):,} closed")
         first = producer.sent
-        server = processes.serve(CONFIG.format(sync=SYNCS[kill % len(SYNCS)]))
+        server = processes.serve(CONFIG.format(sync=SYNCS[number % len(SYNCS)]))
     remaining = _drain(server)
     server.stop()
     lost = acknowledged - set(remaining) - possibly_closed

@@ -20,6 +20,14 @@ def failed(outcomes: list[object]) -> list[bool]:
     return [outcome is not None for outcome in outcomes]
 
 
+def fail_commit(scrolls: Scrolls, *queues: ScrollQueue, syncs: int = 1, after: int = 0) -> None:
+    """Commit the queues together. That many syncs fail after `after` successful ones."""
+    outcomes = scrolls.begin_commit(*queues)
+    scrolls.disk.fail("sync", errno.EIO, times=syncs, after=after)
+    scrolls.threads.run_all()
+    assert failed(outcomes) == [True]
+
+
 def two_of_a_family(start: Opener) -> tuple[Scrolls, ScrollQueue, ScrollQueue]:
     """Start a synced family that has an item, and return its parent and its first child."""
     scrolls, (parent, child, _) = start.family(b"a", settings=SYNCED)
@@ -187,10 +195,7 @@ def test_partly_synced_batch_is_undone_completely(start: Opener) -> None:
     scrolls, queue = start.queue(b"a", b"b", settings=SYNCED)
     queue.take(False)
     scrolls.put(queue, b"lost")
-    outcomes = scrolls.begin_commit(queue)
-    scrolls.disk.fail("sync", errno.EIO, times=1, after=1)
-    scrolls.threads.run_all()
-    assert failed(outcomes) == [True]
+    fail_commit(scrolls, queue, after=1)
     assert start.power_failed(scrolls).data() == [b"a", b"b"]
     scrolls.queue()
     for opened in (start.power_failed(scrolls), start.crashed(scrolls), scrolls):
@@ -201,11 +206,8 @@ def test_synced_take_beside_a_failed_one_is_undone(start: Opener) -> None:
     scrolls, family = start.family(b"a", settings=SYNCED)
     for queue in family:
         queue.take(False)
-    outcomes = scrolls.begin_commit(*family)
     # The last of three syncs fails, and so does the sync of the first file that is cut in response.
-    scrolls.disk.fail("sync", errno.EIO, times=2, after=2)
-    scrolls.threads.run_all()
-    assert failed(outcomes) == [True]
+    fail_commit(scrolls, *family, syncs=2, after=2)
     assert [queue.items for queue in scrolls.family()] == [1, 1, 1]
     assert start.power_failed(scrolls).drain(*FAMILY) == [[b"a"]] * 3
 
@@ -213,10 +215,7 @@ def test_synced_take_beside_a_failed_one_is_undone(start: Opener) -> None:
 def test_take_after_a_failed_sync_is_durable(start: Opener) -> None:
     scrolls, queue = start.queue(b"a", b"b", b"c", settings=SYNCED)
     queue.take(False)
-    scrolls.disk.fail("sync", errno.EIO, times=1)
-    outcomes = scrolls.begin_commit(queue)
-    scrolls.threads.run_all()
-    assert failed(outcomes) == [True]
+    fail_commit(scrolls, queue)
     scrolls.take(scrolls.queue())
     assert start.power_failed(scrolls).data() == [b"b", b"c"]
 
