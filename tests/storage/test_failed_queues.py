@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -162,12 +161,6 @@ def test_replay_order_does_not_depend_on_the_listing() -> None:
     names = [b"work.7", b"work.007", b"work"]
     orders = [group_by_queue(listed)[b"work"].in_replay_order() for listed in (names, names[::-1])]
     assert orders[0] == orders[1]
-
-
-def test_thousands_of_files_of_a_queue_are_sorted() -> None:
-    names = [b"work.%d" % number for number in range(20_000)]
-    files = group_by_queue(names)[b"work"]
-    assert files.in_replay_order() == [os.fsencode(f"work.{number}") for number in range(20_000)]
 
 
 @journal_only
