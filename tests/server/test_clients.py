@@ -124,14 +124,6 @@ def test_item_that_was_put_is_got_once(client: Any, queue: str) -> None:
     assert client.get(queue) is None
 
 
-def test_items_are_got_in_their_order(client: Any, queue: str) -> None:
-    items = [b"%d" % number for number in range(500)]
-    for item in items:
-        assert client.set(queue, item)
-    assert [client.get(queue) for _ in items] == items
-    assert client.get(queue) is None
-
-
 def test_item_keeps_its_bytes(client: Any, queue: str) -> None:
     for item in (b"", b"\r\n", b"END\r\nVALUE q 0 1\r\nx\r\n", bytes(range(256)), os.urandom(1 << 20)):
         assert client.set(queue, item)

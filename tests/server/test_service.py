@@ -166,6 +166,19 @@ def answers(client: socket.socket, reply: bytes) -> bool:
         return False
 
 
+def descriptors_of_a_client(
+    running: Running, family: socket.AddressFamily, address: tuple[str, int] | str
+) -> int:
+    """Connect a client, let it be answered, and return how many more descriptors the reactor watches."""
+    watched = running.watched
+    with socket.socket(family) as client:
+        client.connect(address)
+        client.setblocking(False)
+        client.sendall(b"version\r\n")
+        running.until(lambda: answers(client, b"VERSION "))
+        return running.watched - watched
+
+
 def test_it_says_that_it_serves_behind_whatever_comes_between_loading_and_serving(tmp_path: Path) -> None:
     with capturedLogs() as events:
 
@@ -182,13 +195,7 @@ def test_it_says_that_it_serves_behind_whatever_comes_between_loading_and_servin
 def test_clients_of_other_endpoints_are_watched_one_by_one(run: Callable[[str, str], Running], tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     running = run("memcache", f"unix:{path}")
-    watched = running.watched
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(path)
-        client.setblocking(False)
-        client.sendall(b"version\r\n")
-        running.until(lambda: answers(client, b"VERSION "))
-        assert running.watched == watched + 1
+    assert descriptors_of_a_client(running, socket.AF_UNIX, path) == 1
 
 
 @pytest.fixture
@@ -217,13 +224,7 @@ def test_clients_of_ports_that_systemd_has_opened_are_watched_as_one(
         listening.listen()
         given(listening)
         running = run("memcache", f"systemd:domain={domain}:index=0")
-        watched = running.watched
-        with socket.create_connection(listening.getsockname()[:2]) as client:
-            client.setblocking(False)
-            client.sendall(b"version\r\n")
-            running.until(lambda: answers(client, b"VERSION "))
-            assert running.watched == watched
-            running.stop()
+        assert descriptors_of_a_client(running, family, listening.getsockname()[:2]) == 0
 
 
 def test_a_unix_socket_that_systemd_has_opened_is_as_any_other(
@@ -234,13 +235,7 @@ def test_a_unix_socket_that_systemd_has_opened_is_as_any_other(
         listening.listen()
         given(listening)
         running = run("memcache", "systemd:domain=UNIX:name=kestrel.socket")
-        watched = running.watched
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(tmp_path / "socket"))
-            client.setblocking(False)
-            client.sendall(b"version\r\n")
-            running.until(lambda: answers(client, b"VERSION "))
-            assert running.watched == watched + 1
+        assert descriptors_of_a_client(running, socket.AF_UNIX, listening.getsockname()) == 1
 
 
 def test_before_root_is_given_up_only_ports_are_opened(tmp_path: Path) -> None:
@@ -257,12 +252,7 @@ def test_without_epoll_plain_tcp_is_as_any_other_endpoint(
 ) -> None:
     monkeypatch.setattr(hub, "IS_AVAILABLE", False)
     running = run("memcache", ANY_PORT)
-    watched = running.watched
-    with socket.create_connection(address_of(running)) as client:
-        client.setblocking(False)
-        client.sendall(b"version\r\n")
-        running.until(lambda: answers(client, b"VERSION "))
-        assert running.watched == watched + 1
+    assert descriptors_of_a_client(running, socket.AF_INET, address_of(running)) == 1
 
 
 def test_where_somebody_else_has_the_admin_port_that_nobody_asked_for_the_server_goes_on_without(

@@ -9,21 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pymemcache
 import pytest
 
-from kestrel.client.blocking import BlockingClient
-from kestrel.client.errors import ServerError
 from kestrel.config.load import loads
 from kestrel.server.endpoints import endpoints_to_serve
-from kestrel.tls import TlsOptions
-from tests.client.certificates import Authority, subject
+from tests.client.certificates import Authority
 from tests.server.running import PATIENCE_S, REQUESTS, Processes, Server, eventually
 
 HOST = "mq.example"
 
 
-def tls(authority: Authority, prefix: str = "reloadtls", more: str = "") -> str:
-    cert_file, key_file = authority.sign(HOST)
+def tls(authority: Authority, prefix: str = "reloadtls", more: str = "", host: str = HOST) -> str:
+    cert_file, key_file = authority.sign(host)
     clients = f":caCerts={authority.ca_file}" if prefix == "mtls" else ""
     return f"{prefix}:0:interface=127.0.0.1:certKey={cert_file}:privateKey={key_file}{clients}{more}"
 
@@ -68,6 +66,17 @@ def test_every_protocol_is_served_over_tls(
     request, reply = REQUESTS[protocol]
     with connected(server, trusting(authority, "orders"), protocol) as client:
         assert ask(client, request, len(reply)) == reply
+
+
+def test_pymemcache_puts_and_gets_over_tls(processes: Processes, authority: Authority) -> None:
+    server = processes.serve('queuePath = "queues"\n', endpoint=tls(authority, "mtls", host="localhost"))
+    client = pymemcache.Client(
+        ("localhost", server.port), timeout=PATIENCE_S, tls_context=trusting(authority, client="shop")
+    )
+    items = [b"%d" % number for number in range(100)] + [b"x" * (1 << 20)]
+    assert all(client.set("work", item) for item in items)
+    assert [client.get("work") for _ in items] == items
+    client.close()
 
 
 def test_a_client_without_a_certificate_is_not_let_in(processes: Processes, authority: Authority) -> None:
@@ -146,29 +155,6 @@ def test_client_that_offers_alpn_is_served(processes: Processes, authority: Auth
     with connected(server, context, protocol) as client:
         assert ask(client, request, len(reply)) == reply
         assert client.selected_alpn_protocol() is None
-
-
-def test_a_queue_is_for_the_subjects_in_its_lists(processes: Processes, authority: Authority) -> None:
-    config = f"""queuePath = "queues"
-    [[queues]]
-    name = "orders"
-    whiteListClientIdForEnqueue = "{subject("shop")}"
-    whiteListClientIdForDequeue = ["{subject("billing")}", "{subject("audit")}"]
-    """
-    server = processes.serve(config, endpoint=tls(authority, "mtls"))
-    address = f"127.0.0.1:{server.port}"
-
-    def client(name: str) -> BlockingClient:
-        options = TlsOptions(authority.ca_file, *authority.sign(name), HOST)
-        return BlockingClient(address, tls=options, timeout_s=PATIENCE_S)
-
-    with client("shop") as shop, client("billing") as billing:
-        shop.put("orders", b"one")
-        with pytest.raises(ServerError, match="may not get from"):
-            shop.get("orders")
-        with pytest.raises(ServerError, match="may not put to"):
-            billing.put("orders", b"two")
-        assert billing.get("orders") == b"one"
 
 
 def test_certificates_are_read_again_and_nobody_is_hung_up_on(processes: Processes, authority: Authority) -> None:
@@ -266,12 +252,3 @@ def test_tls_table_applies_to_every_configured_port() -> None:
         "thrift": [f"reloadtls:2229:interface=0.0.0.0:{arguments}"],
         "admin": [f"reloadtls:2223:interface=127.0.0.1:{arguments}"],
     }
-
-
-def test_changed_tls_table_takes_effect_after_a_restart(processes: Processes, authority: Authority) -> None:
-    server = processes.serve('queuePath = "queues"\n')
-    cert_file, key_file = authority.sign(HOST)
-    table = f'[tls]\ncertFile = "{cert_file}"\nkeyFile = "{key_file}"\n'
-    processes.write("kestrel.toml", f'queuePath = "queues"\n{table}')
-    server.signal(signal.SIGHUP)
-    eventually(lambda: ": tls\n" in server.logged(), "the log names the setting that needs a restart")
