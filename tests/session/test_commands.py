@@ -14,7 +14,7 @@ from kestrel.queues.manager import FLUSHED_PER_SLICE
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.memcache_text import put, set_, stats, value
-from tests.session.servers import fail, lose_commits, store_of
+from tests.session.servers import fail, store_of
 
 
 @pytest.fixture
@@ -194,12 +194,6 @@ def test_expiry_of_a_million_is_seconds_since_epoch(client: MemoryClient) -> Non
     assert client.ask(b"get work\r\n") == value(b"work", b"of 11 days from now")
 
 
-def test_expiry_uses_the_wall_clock(server: MemoryServer, client: MemoryClient) -> None:
-    client.ask(set_(b"work", b"one", 5))
-    server.step_wall_clock(5_001)
-    assert client.ask(b"get work/peek\r\n") == b"END\r\n"
-
-
 def test_put_drops_expired_items_at_the_head(server: MemoryServer, client: MemoryClient) -> None:
     client.ask(set_(b"work", b"brief", 1) * 2)
     server.advance(1.5)
@@ -294,13 +288,6 @@ def test_plain_get_with_open_read_is_an_error_and_closes(server: MemoryServer, c
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + value(b"work", b"two")
 
 
-def test_plain_get_of_other_queue_or_client_is_allowed(server: MemoryServer, client: MemoryClient) -> None:
-    put(client, b"work", b"one", b"two")
-    put(client, b"other", b"three")
-    assert client.ask(b"get work/open\r\nget other\r\n") == value(b"work/open", b"one") + value(b"other", b"three")
-    assert server.connect().ask(b"get work\r\n") == value(b"work", b"two")
-
-
 def test_peek_with_open_read_shows_the_next_item(client: MemoryClient) -> None:
     put(client, b"work", b"one", b"two")
     reply = client.ask(b"get work/open\r\nget work/peek\r\n")
@@ -390,14 +377,6 @@ def test_flush_drops_items_but_no_open_read(server: MemoryServer, client: Memory
     assert stats(client)["queue_work_items"] == "0"
     client.disconnect()
     assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"work", b"one") + b"END\r\n"
-
-
-def test_flush_all_drops_items_of_every_queue(client: MemoryClient) -> None:
-    put(client, b"work", b"one")
-    put(client, b"other", b"two")
-    assert client.ask(b"flush_all\r\n") == b"Flushed all queues.\r\n"
-    assert client.ask(b"get work\r\nget other\r\n") == b"END\r\nEND\r\n"
-    assert sorted(queue_names(client)) == [b"other", b"work"]
 
 
 @pytest.mark.parametrize(
@@ -668,18 +647,6 @@ def test_failed_commit_sends_errors_only_for_requests_with_a_reply(storage: Step
     assert re.fullmatch(rb"SERVER_ERROR [^\r\n]+\r\nVERSION 1.2.3\r\n", reply)
 
 
-def test_reply_does_not_wait_for_commit_of_another_queue(storage: SteppedStorage, slow: MemoryServer) -> None:
-    client, other = slow.connect(), slow.connect()
-    storage.holds_commits = True
-    assert client.ask(set_(b"slow", b"one")) == b""
-    assert other.ask(set_(b"quick", b"one")) == b""
-    storage.end_commits(b"quick")
-    assert other.take() == b"STORED\r\n"
-    assert client.take() == b""
-    storage.end_commits(b"slow", error=StorageError("disk failed"))
-    assert (client.take(), other.take()) == (b"SERVER_ERROR disk failed\r\n", b"")
-
-
 @pytest.mark.parametrize("reading", [b"get work\r\n", b"get work/peek\r\n", b"get work/open\r\n"])
 def test_unsafe_item_is_shown_to_no_client(storage: SteppedStorage, slow: MemoryServer, reading: bytes) -> None:
     writer, reader = slow.connect(), slow.connect()
@@ -704,18 +671,6 @@ def test_full_disk_refuses_only_puts(storage: SteppedStorage, slow: MemoryServer
     assert client.ask(set_(b"work", b"four") + b"get work\r\n") == b"STORED\r\n" + value(b"work", b"four")
 
 
-def test_failed_commit_also_fails_later_records(storage: SteppedStorage, slow: MemoryServer) -> None:
-    first, second = slow.connect(), slow.connect()
-    storage.holds_commits = True
-    assert first.ask(set_(b"work", b"one")) == b""
-    assert second.ask(set_(b"work", b"two")) == b""
-    assert storage.committing == [b"work"]
-    lose_commits(storage)
-    assert first.take() == second.take() == b"SERVER_ERROR disk failed\r\n"
-    reply = first.ask(set_(b"work", b"three") + b"get work\r\nget work\r\n")
-    assert reply == b"STORED\r\n" + value(b"work", b"three") + b"END\r\n"
-
-
 def test_queue_that_cannot_be_reopened_answers_errors_until_it_can(storage: SteppedStorage, slow: MemoryServer) -> None:
     client = slow.connect()
     put(client, b"work", b"safe")
@@ -729,36 +684,17 @@ def test_queue_that_cannot_be_reopened_answers_errors_until_it_can(storage: Step
     assert client.ask(b"get work\r\n") == value(b"work", b"safe")
 
 
-def test_flush_all_continues_past_queue_that_cannot_be_reopened(storage: SteppedStorage, slow: MemoryServer) -> None:
-    client = slow.connect()
-    put(client, b"good", b"one")
-    put(client, b"work", b"one")
-    storage.reopen_refusal = "the disk is gone"
-    fail(slow, storage)
-    client.ask(b"flush_all\r\n")
-    assert client.ask(b"get good\r\n") == b"END\r\n"
-
-
-def test_delete_during_load_answers_waiting_get_with_end(slow: MemoryServer) -> None:
+@pytest.mark.parametrize(("emptying", "reply"), [(b"delete work\r\n", b"DELETED\r\n"), (b"flush work\r\n", b"END\r\n")])
+def test_removal_during_load_answers_waiting_get_with_end(slow: MemoryServer, emptying: bytes, reply: bytes) -> None:
     client, other = slow.connect(), slow.connect()
     put(client, b"work", b"one")
     store = store_of(slow)
     store.page_out()
     assert client.ask(b"get work\r\n") == b""
-    assert other.ask(b"delete work\r\n") == b"DELETED\r\n"
-    assert client.take() == b"END\r\n"
+    assert other.ask(emptying) == reply
     store.end_fill()
-    assert client.ask(b"get work\r\n") == b"END\r\n"
-
-
-def test_flush_during_load_answers_waiting_get_with_end(slow: MemoryServer) -> None:
-    client, other = slow.connect(), slow.connect()
-    put(client, b"work", b"one")
-    store_of(slow).page_out()
-    assert client.ask(b"get work\r\n") == b""
-    assert other.ask(b"flush work\r\n") == b"END\r\n"
-    store_of(slow).end_fill()
     assert client.take() == b"END\r\n"
+    assert client.ask(b"get work\r\n") == b"END\r\n"
 
 
 # Thousands of queues.

@@ -230,16 +230,6 @@ def test_item_that_expires_during_reply_leaves_no_open_read(left_ms: int) -> Non
     assert counts(server)[1] == 0
 
 
-def test_item_that_expires_during_wait_moves_to_expire_to_queue() -> None:
-    server = serving(of_work("expireToQueue = 'old'"))
-    ThriftClient(server).put(b"work", b"one", b"two", expiry_ms=500)
-    client = waiting(server, 10)
-    server.advance(1)
-    assert client.taken() == []
-    drained(server)
-    assert drained(server, b"old") == [b"one", b"two"]
-
-
 # Stopping the server.
 
 
@@ -323,25 +313,6 @@ def test_get_that_would_wait_is_canceled_by_half_close(
     assert drained(server) == many(3)
 
 
-@AUTO_ABORT
-def test_half_close_does_not_return_items_to_same_client(
-    slow: MemoryServer, storage: SteppedStorage, auto_abort_ms: int
-) -> None:
-    client, writer = ThriftClient(slow), ThriftClient(slow)
-    client.send_get(b"work", 1, 1000, auto_abort_ms)
-    client.send_get(b"work", 1, 1000, auto_abort_ms)
-    assert client.waits()
-    storage.holds_commits = True
-    writer.send_put(b"work", b"one")
-    assert client.waits(), "the reply to the first get is held, and the second get waits"
-    client.half_close()
-    end_commits(slow, storage)
-    assert client.waits(), "both gets are canceled"
-    assert client.is_closed
-    assert counts(slow) == (1, 0)
-    assert drained(slow) == [b"one"]
-
-
 # Memory.
 
 
@@ -356,16 +327,3 @@ def test_collected_items_count_once_in_memory(tmp_path: Path) -> None:
     client.disconnect()
     server.settle()
     assert memory.used_bytes == in_the_queue
-
-
-def test_aborted_items_of_two_clients_return_in_take_order(server: MemoryServer) -> None:
-    first = waiting(server, 2, LONG_MS, LONG_MS)
-    second = waiting(server, 1, LONG_MS, LONG_MS)
-    other = ThriftClient(server)
-    other.put(b"work", b"one")
-    other.put(b"work", b"two")
-    later = ids_of(second.taken())
-    other.put(b"work", b"three")
-    earlier = ids_of(first.taken())
-    assert other.abort(b"work", *earlier, *later) == 3
-    assert drained(server) == [b"one", b"two", b"three"]

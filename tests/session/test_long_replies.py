@@ -140,13 +140,6 @@ def test_client_timeout_also_drops_slow_list_reader() -> None:
     assert client.is_closed
 
 
-def test_others_are_served_while_lists_wait(server: MemoryServer) -> None:
-    for _ in range(5):
-        unread(server, b"stats\r\n")
-    assert held_bytes(server, unread(server, b"stats\r\n")) < 6 * MOST_HELD_BYTES
-    assert server.connect().ask(b"set work 0 0 1\r\nx\r\n") == b"STORED\r\n"
-
-
 def test_many_children_are_listed_in_pieces() -> None:
     server = MemoryServer()
     children = [b"parent+%04d" % number + b"x" * 180 for number in range(3000)]

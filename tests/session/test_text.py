@@ -148,19 +148,6 @@ def test_long_put_does_not_block_other_clients() -> None:
     assert drained(server) == many(500)
 
 
-def test_concurrent_long_puts_keep_order_of_each_client() -> None:
-    server, _ = busy()
-    first, second = server.connect("text"), server.connect("text")
-    ones, twos = ([prefix + item for item in many(200)] for prefix in (b"a", b"b"))
-    first.send(put_(*ones))
-    second.send(put_(*twos))
-    assert (first.take(), second.take()) == (b"+200\n", b"+200\n")
-    items = drained(server)
-    assert [item for item in items if item[:1] == b"a"] == ones
-    assert [item for item in items if item[:1] == b"b"] == twos
-    assert len(items) == 400
-
-
 def test_disconnect_during_long_put_keeps_stored_items() -> None:
     server, _ = busy()
     client, other = server.connect("text"), server.connect("text")

@@ -58,38 +58,12 @@ def test_waiters_are_served_in_order_of_arrival(server: MemoryServer, writer: Me
     assert waiters[2].take() == value(b"work/t=1000", b"three")
 
 
-def test_waiter_that_asks_again_goes_to_the_end(server: MemoryServer, writer: MemoryClient) -> None:
-    first = asks(server, b"get work/t=1000\r\nget work/t=1000")
-    second = asks(server, b"get work/t=1000")
-    put(writer, b"work", b"one", b"two", b"three")
-    assert first.take() == value(b"work/t=1000", b"one") + value(b"work/t=1000", b"three")
-    assert second.take() == value(b"work/t=1000", b"two")
-
-
 def test_wait_blocks_no_other_client(server: MemoryServer, writer: MemoryClient) -> None:
     asks(server, b"get work/t=1000")
     other = server.connect()
     assert other.ask(set_(b"other", b"one") + b"get other\r\nversion\r\n") == (
         b"STORED\r\n" + value(b"other", b"one") + b"VERSION 1.2.3\r\n"
     )
-
-
-def test_aborted_item_goes_to_first_waiter(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one")
-    holder = server.connect()
-    assert holder.ask(b"get work/open\r\n") == value(b"work/open", b"one")
-    first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
-    assert holder.ask(b"get work/abort\r\n") == b"END\r\n"
-    assert (first.take(), second.take()) == (value(b"work/t=1000", b"one"), b"")
-
-
-def test_items_returned_by_disconnect_go_to_waiters(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one", b"two")
-    holder = server.connect()
-    holder.ask(b"get work/open\r\nget work/open\r\n")
-    first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
-    holder.disconnect()
-    assert (first.take(), second.take()) == (value(b"work/t=1000", b"one"), value(b"work/t=1000", b"two"))
 
 
 def test_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient) -> None:
@@ -106,14 +80,6 @@ def test_deleted_queue_answers_waiters_as_an_empty_one(server: MemoryServer, wri
     assert [waiter.take() for waiter in waiters] == [b"END\r\n"] * 3
     put(writer, b"work", b"one")
     assert drained(server) == [b"one"]
-
-
-def test_flush_leaves_waiters_waiting(server: MemoryServer, writer: MemoryClient) -> None:
-    waiter = asks(server, b"get work/t=1000")
-    writer.ask(b"flush work\r\n")
-    assert waiter.take() == b""
-    put(writer, b"work", b"one")
-    assert waiter.take() == value(b"work/t=1000", b"one")
 
 
 def test_thousands_of_waiters_are_served_in_order_over_many_ticks(server: MemoryServer, writer: MemoryClient) -> None:
@@ -194,27 +160,6 @@ def test_waiting_peek_takes_nothing_from_waiters_behind_it(server: MemoryServer,
     put(writer, b"work", b"one")
     assert [peeker.take() for peeker in peekers] == [value(b"work/peek/t=1000", b"one")] * 2
     assert (getter.take(), late.take()) == (value(b"work/t=1000", b"one"), b"")
-    assert drained(server) == []
-
-
-def test_waiting_open_opens_a_read(server: MemoryServer, writer: MemoryClient) -> None:
-    reader = asks(server, b"get work/open/t=1000")
-    put(writer, b"work", b"one")
-    assert reader.take() == value(b"work/open/t=1000", b"one")
-    assert drained(server) == []
-    reader.disconnect()
-    assert drained(server) == [b"one"]
-
-
-# peek and open with a wait.
-
-
-def test_close_and_open_with_wait_confirm_at_once(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one")
-    reader = server.connect()
-    assert reader.ask(b"get work/open\r\n") == value(b"work/open", b"one")
-    assert reader.ask(b"get work/close/open/t=1000\r\n") == b""
-    reader.disconnect()
     assert drained(server) == []
 
 
@@ -356,14 +301,6 @@ def test_disconnect_requeues_open_reads_in_take_order(
     assert drained(server) == [b"one", b"two", b"three", b"four"]
 
 
-def test_ended_reads_do_not_come_back(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", *(b"%d" % number for number in range(6)))
-    reader = server.connect()
-    reader.ask(b"get work/open\r\n" * 5 + b"confirm work 1\r\nget work/close\r\nget work/abort\r\n")
-    reader.disconnect()
-    assert drained(server) == [b"3", b"4", b"2", b"5"]
-
-
 def test_aborted_and_retaken_read_returns_in_its_new_order(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"work", b"one", b"two")
     reader = server.connect()
@@ -395,26 +332,18 @@ def test_requests_before_half_close_are_answered_before_close(server: MemoryServ
     assert client.is_closed
 
 
-def test_held_replies_are_delivered_after_half_close(storage: SteppedStorage, server: MemoryServer) -> None:
+@pytest.mark.parametrize(("behind", "reply"), [(b"version\r\n", b"VERSION 1.2.3\r\n"), (b"get empty/t=1000\r\n", b"")])
+def test_held_replies_are_delivered_after_half_close(
+    storage: SteppedStorage, server: MemoryServer, behind: bytes, reply: bytes
+) -> None:
     storage.holds_commits = True
     client = server.connect()
-    client.send(set_(b"work", b"one") + b"version\r\n")
+    assert client.ask(set_(b"work", b"one") + behind) == b""
     client.half_close()
     assert client.take() == b""
     assert not client.is_closed
     storage.end_commits()
-    assert client.take() == b"STORED\r\nVERSION 1.2.3\r\n"
-    assert client.is_closed
-
-
-def test_half_close_of_waiter_delivers_held_replies(storage: SteppedStorage, server: MemoryServer) -> None:
-    storage.holds_commits = True
-    client = server.connect()
-    assert client.ask(set_(b"other", b"one") + b"get work/t=1000\r\n") == b""
-    client.half_close()
-    assert client.take() == b""
-    storage.end_commits()
-    assert client.take() == b"STORED\r\n"
+    assert client.take() == b"STORED\r\n" + reply
     assert client.is_closed
 
 
@@ -466,15 +395,6 @@ def test_stop_during_load_of_head_answers_error_instead_of_end(
     client, other = asks(server, request_bytes), asks(server, b"get empty/t=1000")
     server.stop()
     assert (client.take(), other.take()) == (b"SERVER_ERROR the server stops\r\n", b"END\r\n")
-
-
-def test_disconnect_during_load_of_head_takes_no_item(server: MemoryServer, writer: MemoryClient) -> None:
-    put(writer, b"work", b"one")
-    store_of(server).page_out()
-    first, second = asks(server, b"get work"), asks(server, b"get work")
-    first.disconnect()
-    store_of(server).end_fill()
-    assert second.take() == value(b"work", b"one")
 
 
 def test_wait_that_ends_during_load_is_answered_with_the_head(server: MemoryServer, writer: MemoryClient) -> None:
@@ -695,19 +615,6 @@ def test_unread_monitor_ends_when_queue_is_deleted(server: MemoryServer, writer:
     *items, last, rest = watcher.take().split(b"END\r\n")
     assert 0 < len(items) < 300, "the monitor was held up"
     assert (last, rest) == (b"", b"")
-
-
-def test_monitor_requests_one_time_slice_at_a_time(server: MemoryServer, writer: MemoryClient) -> None:
-    server.session_settings = Config(max_open_transactions=10_000)
-    put(writer, b"work", *[b"x"] * 3000)
-    monitor = server.connect()
-    monitor.send(b"monitor work 10\r\n")
-    waiting = []
-    while not server.is_at_rest:
-        waiting.append(len(server.scheduler._waiting))
-        server.tick()
-    assert len(items_in(monitor.take())) == 3000
-    assert max(waiting) == 1
 
 
 @pytest.mark.parametrize("emptied_by", [b"flush work", b"get work"])
