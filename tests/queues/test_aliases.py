@@ -23,13 +23,6 @@ def test_alias_has_destinations_and_the_queues_they_lead_to() -> None:
     assert aliases[b"both"].queues == (b"a", b"b")
 
 
-def test_alias_counts_its_puts() -> None:
-    alias = rebuild_aliases({}, configured(all=["a"]))[b"all"]
-    for size in (0, 5, 100):
-        alias.count(size)
-    assert (alias.put_items, alias.put_bytes) == (3, 105)
-
-
 def test_existing_aliases_keep_counting_after_reload() -> None:
     before = rebuild_aliases({}, configured(stays=["a"], changes=["a"], goes=["a"]))
     for alias in before.values():

@@ -27,25 +27,3 @@ def test_children_of_a_name_are_sorted(names: list[bytes], parent: bytes, childr
     for name in names:
         families.add(name)
     assert families.children_of(parent) == children
-
-
-@pytest.mark.parametrize(
-    ("removed", "children"),
-    [
-        ([b"a+x"], [b"a+y"]),
-        ([b"a+x", b"a+y"], []),
-        ([b"a+z"], [b"a+x", b"a+y"]),
-        ([b"a"], [b"a+x", b"a+y"]),
-        ([b"b+x"], [b"a+x", b"a+y"]),
-        ([b"a+x", b"a+x"], [b"a+y"]),
-    ],
-)
-def test_removed_child_is_gone_and_removed_parent_keeps_children(removed: list[bytes], children: list[bytes]) -> None:
-    families = FanoutChildren()
-    for name in (b"a", b"a+x", b"a+y"):
-        families.add(name)
-    for name in removed:
-        families.remove(name)
-    assert families.children_of(b"a") == children
-    families.add(b"a+new")
-    assert families.children_of(b"a") == sorted([*children, b"a+new"])

@@ -59,12 +59,6 @@ def test_flush_of_no_queue_is_done_at_once(bench: Bench) -> None:
     assert bench.result == ExpiredFlushResult(0, None)
 
 
-def test_flush_counts_expired_items_of_its_queues(bench: Bench) -> None:
-    bench.flush_expired(*bench.queues[:2])
-    assert bench.result.items == 4
-    assert bench.left == [1, 1, 3]
-
-
 def test_batch_is_safe_when_all_queues_are(bench: Bench) -> None:
     bench.storage.holds_commits = True
     bench.flush_expired(*bench.queues)
@@ -74,15 +68,6 @@ def test_batch_is_safe_when_all_queues_are(bench: Bench) -> None:
         assert not batch.is_settled
         bench.storage.end_commits(name)
     assert (batch.is_settled, batch.failure) == (True, None)
-
-
-def test_batch_is_lost_with_the_first_lost_one(bench: Bench) -> None:
-    bench.storage.holds_commits = True
-    bench.flush_expired(*bench.queues)
-    batch = bench.result.batch
-    assert batch is not None
-    bench.storage.end_commits(b"b", error=StorageError("disk failed"))
-    assert str(batch.failure) == "disk failed"
 
 
 def test_flush_waits_for_head_that_is_on_disk(bench: Bench) -> None:

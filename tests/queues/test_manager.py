@@ -101,13 +101,6 @@ def test_creation_of_queue_is_committed_at_end_of_tick(bench: Bench) -> None:
     assert queue.unsettled_batch is None
 
 
-@pytest.mark.parametrize("use", ["delete", "flush", "flush_expired", "existing", "known"])
-def test_operation_creates_no_queue(bench: Bench, use: str) -> None:
-    getattr(bench.manager, use)(b"work")
-    assert bench.manager.all_queues() == []
-    assert bench.manager.counters.queue_creates == 0
-
-
 def test_queue_without_journal_is_kept_in_memory(bench: Bench) -> None:
     bench.settings[b"brief"] = QueueSettings(keep_journal=False)
     assert bench.manager.queue(b"brief").storage is bench.memory
@@ -158,16 +151,6 @@ class FullStorage(SteppedStorage):
         return super().queue(name, settings)
 
 
-def test_stored_queues_exist_after_start() -> None:
-    bench = Bench(FullStorage())
-    bench.manager.start()
-    good = bench.manager.known(b"good")
-    assert good is not None
-    assert good.counters.total_items == 1, "replayed items are counted"
-    assert bench.manager.counters.queue_creates == 0
-    assert bench.items(b"good") == [b"one"]
-
-
 def test_queue_that_cannot_be_loaded_is_retried_at_each_use() -> None:
     storage = FullStorage()
     bench = Bench(storage)
@@ -183,21 +166,6 @@ def test_queue_that_cannot_be_loaded_is_retried_at_each_use() -> None:
     storage.is_mended = True
     bench.put(b"bad", b"two")
     assert bench.items(b"bad") == [b"two"]
-
-
-def test_start_waits_for_the_storage() -> None:
-    loading: Deferred[dict[bytes, Any]] = Deferred()
-
-    class LoadingStorage(SteppedStorage):
-        def start(self, settings_for: Callable[[bytes], QueueSettings]) -> Deferred[dict[bytes, Any]]:
-            return loading
-
-    bench = Bench(LoadingStorage())
-    started: list[None] = []
-    bench.manager.start().addCallback(started.append)
-    assert started == []
-    loading.callback({})
-    assert started == [None]
 
 
 def test_stop_answers_waiters_commits_and_closes(bench: Bench) -> None:
@@ -318,20 +286,12 @@ def test_failed_delete_can_be_repeated_until_it_succeeds() -> None:
         with pytest.raises(StorageError, match="could not be removed"):
             bench.manager.delete(b"work")
         bench.tick()
+    assert bench.manager.existing(b"work") is not None
+    assert bench.items(b"work") == [b"one"], "the remaining items are kept"
     storage.is_stuck = False
     assert bench.manager.delete(b"work") is not None
     bench.tick()
     assert bench.manager.existing(b"work") is None
-
-
-def test_queue_whose_delete_failed_keeps_remaining_items() -> None:
-    bench = Bench(StuckStorage())
-    bench.put(b"work", b"one")
-    with pytest.raises(StorageError):
-        bench.manager.delete(b"work")
-    bench.tick()
-    assert bench.manager.existing(b"work") is not None
-    assert bench.items(b"work") == [b"one"]
 
 
 # Settings.
@@ -362,23 +322,6 @@ def test_settings_changed_during_load_take_effect() -> None:
     queue = bench.manager.known(b"work")
     assert queue is not None
     assert (queue.store, queue.settings.max_items) == (loaded, 5)
-
-
-def test_new_settings_apply_to_existing_and_later_queues(bench: Bench) -> None:
-    opened: list[tuple[bytes, int | None]] = []
-
-    class RecordingStorage(SteppedStorage):
-        def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
-            opened.append((name, settings.max_items))
-            return super().queue(name, settings)
-
-    bench = Bench(RecordingStorage())
-    bench.put(b"work", b"one")
-    bench.manager.use(config_with(lambda name: QueueSettings(max_items=5)))
-    assert bench.manager.queue(b"work").settings.max_items == 5
-    assert bench.manager.queue(b"new").settings.max_items == 5
-    assert opened == [(b"work", None), (b"work", 5), (b"new", 5)]
-    assert bench.items(b"work") == [b"one"]
 
 
 def test_unavailable_queue_does_not_stop_change_of_settings(bench: Bench) -> None:

@@ -89,17 +89,6 @@ def test_illegal_name_is_refused_before_storage_is_called(
     assert manager.counters.queue_creates == 0
 
 
-@pytest.mark.parametrize("name", ILLEGAL)
-def test_operations_that_create_nothing_treat_illegal_name_as_missing(
-    manager: QueueManager, storage: RecordingStorage, name: bytes
-) -> None:
-    assert manager.existing(name) is None
-    assert manager.known(name) is None
-    assert manager.delete(name) is None
-    assert manager.flush(name) is None
-    assert storage.asked_for == []
-
-
 @pytest.mark.parametrize("name", [name for name in ILLEGAL if name and not set(name) & set(b"/ \r\n")])
 def test_client_gets_error_only_where_illegal_name_would_create_queue(name: bytes) -> None:
     client = MemoryServer().connect()

@@ -71,14 +71,6 @@ def test_one_timer_ends_each_read_at_its_time() -> None:
     assert bench.timers == 0
 
 
-def test_read_finished_in_time_does_not_time_out() -> None:
-    bench = Bench(5000)
-    bench.open(1, 2, 3)
-    bench.open_read_table.ended(2)
-    bench.clock.advance(5)
-    assert bench.ended == [[1, 3]]
-
-
 class ObservedClock(Clock):
     """A clock that reports the start of each call."""
 
@@ -145,29 +137,6 @@ def test_reads_in_time_stay_open_when_many_time_out() -> None:
     assert bench.ended[-1] == [1_000_000]
 
 
-@pytest.mark.parametrize(
-    ("before_ms", "after_ms", "ended_after_s"), [(None, 5000, 3), (5000, 8000, 6), (8000, 1000, 0), (5000, None, None)]
-)
-def test_new_timeout_applies_to_open_reads(
-    before_ms: int | None, after_ms: int | None, ended_after_s: int | None
-) -> None:
-    bench = Bench(before_ms)
-    bench.open(1)
-    bench.clock.advance(2)
-    bench.open_read_table.use_timeout(after_ms)
-    if ended_after_s is None:
-        bench.clock.pump([100] * 3)
-        assert (bench.ended, bench.timers) == ([], 0)
-        return
-    if ended_after_s:
-        bench.clock.advance(0)
-        bench.clock.advance(ended_after_s - 0.25)
-        assert bench.ended == []
-        bench.clock.advance(0.25)
-    bench.clock.advance(0)
-    assert bench.ended == [[1]]
-
-
 def test_equal_timeout_keeps_the_timer() -> None:
     bench = Bench(5000)
     bench.open(1)
@@ -229,14 +198,6 @@ def test_lease_ends_at_its_own_time() -> None:
     assert bench.timers == 0
 
 
-def test_shorter_of_lease_and_queue_timeout_applies() -> None:
-    bench = Bench(3000)
-    lease(bench, 1, 9000)
-    lease(bench, 2, 1000)
-    bench.clock.pump([1, 2])
-    assert bench.ended == [[2], [1]]
-
-
 def test_timeout_shortens_leases_while_it_is_set() -> None:
     bench = Bench(None)
     lease(bench, 1, 9000)
@@ -263,25 +224,6 @@ def test_lease_is_notified_once_of_its_end() -> None:
     bench.open_read_table.clear()
     assert [each.ends for each in leases] == [1, 1]
     assert bench.timers == 0
-
-
-def test_reads_taken_in_quick_succession_return_together_in_order() -> None:
-    bench = Bench(None)
-    for xid in range(1, 101):
-        lease(bench, xid, 10_000)
-        bench.clock.advance(0.005)
-    bench.clock.pump([0.001] * 10_100)
-    assert bench.ended == [list(range(1, 101))]
-
-
-def test_read_waits_for_later_ones_at_most_bounded_time() -> None:
-    bench = Bench(None)
-    for xid in range(1, 41):
-        lease(bench, xid, 100_000)
-        bench.clock.advance(0.1)
-    bench.clock.pump([0.01] * 10_000)
-    assert [len(each) for each in bench.ended] == [11, 11, 11, 7]
-    assert [xid for each in bench.ended for xid in each] == list(range(1, 41))
 
 
 def test_read_finished_while_waiting_for_later_ones_does_not_return() -> None:

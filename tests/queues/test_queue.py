@@ -188,31 +188,12 @@ def test_placeholders_are_dropped_and_neither_moved_nor_counted(bench: Bench) ->
     assert (bench.moved, bench.queue.counters.expired_items, bench.store.items) == ([], 0, 1)
 
 
-def test_sweep_drops_every_expired_item_at_the_head(bench: Bench) -> None:
-    bench.put(b"a", b"b", expiry_ms=1_000_500)
-    bench.put(b"c")
-    bench.put(b"d", expiry_ms=1_000_500)
-    bench.now_ms = 1_001_000
-    assert bench.queue.head.sweep() == 2
-    assert bench.items() == [b"c"]
-    assert bench.queue.counters.expired_items == 3
-
-
 def test_sweep_is_recorded(bench: Bench) -> None:
     bench.put(b"a", expiry_ms=1_000_500)
     bench.now_ms = 1_001_000
     assert bench.queue.open_batch is None
     bench.queue.head.sweep()
     assert bench.queue.open_batch is not None
-
-
-def test_item_that_expired_on_disk_is_not_returned_after_load(bench: Bench) -> None:
-    bench.put(b"brief", expiry_ms=1_000_500)
-    bench.put_on_disk(b"lasting")
-    bench.join("waiter", is_blocking=False)
-    bench.now_ms = 1_001_000
-    bench.store.end_fill()
-    assert bench.answers == [("waiter", b"lasting")]
 
 
 # Waiters.
@@ -241,16 +222,6 @@ def test_waiter_removed_by_callback_of_another_is_not_called(bench: Bench) -> No
 # Heads that are not in memory.
 
 
-def test_missing_head_is_loaded_once(bench: Bench) -> None:
-    bench.put_on_disk(b"one", b"two")
-    bench.join("a", is_blocking=False)
-    bench.join("b")
-    bench.join("c", is_blocking=False)
-    assert bench.answers == []
-    bench.store.end_fill()
-    assert bench.answers == [("a", b"one"), ("b", b"two"), ("c", None)]
-
-
 def test_head_is_not_loaded_without_a_waiter(bench: Bench) -> None:
     bench.put_on_disk(b"one")
     bench.queue.take_now(opens=False)
@@ -265,17 +236,6 @@ def test_items_put_after_flush_during_load_are_served(bench: Bench) -> None:
     bench.put(b"two")
     bench.store.end_fill()
     assert bench.answers == [("a", b"two")]
-
-
-def test_head_can_be_loaded_twice(bench: Bench) -> None:
-    bench.put_on_disk(b"one", b"two")
-    bench.join("a", is_blocking=False)
-    bench.store.end_fill()
-    bench.store.page_out()
-    bench.join("b", is_blocking=False)
-    assert bench.store.is_filling
-    bench.store.end_fill()
-    assert bench.answers == [("a", b"one"), ("b", b"two")]
 
 
 def test_internal_fault_of_a_load_is_an_error_to_waiters(bench: Bench) -> None:

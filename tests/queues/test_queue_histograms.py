@@ -150,21 +150,6 @@ def test_get_latency_includes_its_commit(server: MemoryServer, storage: SteppedS
     assert (of(server).get_hit_latency_usec.count, of(server).get_hit_latency_usec.sum) == (1, 250_000)
 
 
-def test_put_latency_includes_wait_for_previous_commit(server: MemoryServer, storage: SteppedStorage) -> None:
-    storage.holds_commits = True
-    first, second = server.connect(), server.connect()
-    first.ask(set_(b"work", b"1"))
-    server.advance(1)
-    second.ask(set_(b"work", b"2"))
-    server.advance(1)
-    storage.end_commits()
-    server.advance(1)
-    storage.end_commits()
-    server.settle()
-    latency = of(server).set_latency_usec
-    assert (latency.count, latency.sum) == (2, 4_000_000)
-
-
 def test_lost_batch_has_no_latency(server: MemoryServer, storage: SteppedStorage) -> None:
     storage.holds_commits = True
     client = server.connect()

@@ -62,21 +62,6 @@ def warnings(events: list[LogEvent]) -> list[str]:
 # Requests that each status accepts.
 
 
-@pytest.mark.parametrize(
-    ("status", "takes_writes", "takes_reads"),
-    [
-        (StatusLevel.UP, True, True),
-        (StatusLevel.WRITE_AVOID, True, True),
-        (StatusLevel.READ_ONLY, False, True),
-        (StatusLevel.QUIESCENT, False, False),
-        (StatusLevel.DOWN, False, False),
-    ],
-    ids=ids,
-)
-def test_status_decides_accepted_requests(status: StatusLevel, takes_writes: bool, takes_reads: bool) -> None:
-    assert (status.takes_writes, status.takes_reads) == (takes_writes, takes_reads)
-
-
 # A single change.
 
 
@@ -126,18 +111,6 @@ def test_second_change_applies_only_if_looser(old: StatusLevel, first: StatusLev
         assert bench.now == (first, first)
     bench.clock.advance(100)
     assert bench.status.published is bench.status.in_force is (second if is_stricter(first, second) else first)
-
-
-def test_change_after_looser_one_has_its_own_grace_period() -> None:
-    bench = Bench(StatusLevel.UP, GRACE_MS)
-    bench.change(StatusLevel.QUIESCENT)
-    bench.clock.advance(4)
-    bench.change(StatusLevel.UP)
-    bench.change(StatusLevel.READ_ONLY)
-    bench.clock.advance(9)
-    assert bench.now == (StatusLevel.READ_ONLY, StatusLevel.UP)
-    bench.clock.advance(1)
-    assert bench.now == (StatusLevel.READ_ONLY, StatusLevel.READ_ONLY)
 
 
 def test_grace_period_is_fixed_when_change_is_made() -> None:

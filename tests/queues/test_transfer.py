@@ -10,7 +10,7 @@ from kestrel.config.load import loads
 from kestrel.errors import ClientError, StorageError
 from kestrel.queues.moves import MOVE_RETRY_S
 from kestrel.queues.transfer import MAX_TRANSFERS, MAX_UNDER_WAY, Transfer, Transfers
-from kestrel.testing.server import MemoryServer
+from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.memcache_text import END, create, items, put, stat
 
@@ -29,13 +29,19 @@ def start(server: MemoryServer, source: bytes, target: bytes, count: int = ALL) 
     return transfers_of(server).start(server.manager.queue(source), target, count)
 
 
+def with_errors(server: MemoryServer, count: int) -> MemoryClient:
+    """Put that many numbered items to "errors", create "work", and return the client that did it."""
+    client = server.connect()
+    put(client, b"errors", *numbered(0, count))
+    create(client, b"work")
+    return client
+
+
 def waiting_for_failed_target() -> tuple[SteppedStorage, MemoryServer, Transfer]:
     """Return a storage, its server, and a transfer of ten items from "errors" to "work", whose storage has failed."""
     storage = SteppedStorage()
     server = MemoryServer(storage)
-    client = server.connect()
-    put(client, b"errors", *numbered(0, 10))
-    create(client, b"work")
+    with_errors(server, 10)
     server.manager.queue(b"work").store.failure = "disk failed"
     storage.reopen_refusal = "disk failed"
     transfer = start(server, b"errors", b"work")
@@ -59,9 +65,7 @@ def test_the_first_items_move_in_order(count: int) -> None:
 
 def test_items_that_arrive_later_stay() -> None:
     server = MemoryServer()
-    client = server.connect()
-    put(client, b"errors", *numbered(0, 300))
-    create(client, b"work")
+    client = with_errors(server, 300)
     transfer = start(server, b"errors", b"work")
     put(client, b"errors", b"x")
     assert (transfer.moved, items(client, b"errors")) == (300, [b"x"])
@@ -85,9 +89,7 @@ def test_items_that_are_only_on_disk_move_too(tmp_path: Path) -> None:
 def test_few_items_are_on_their_way_and_a_stop_lets_them_arrive() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage)
-    client = server.connect()
-    put(client, b"errors", *numbered(0, 300))
-    create(client, b"work")
+    client = with_errors(server, 300)
     storage.holds_commits = True
     transfer = start(server, b"errors", b"work")
     server.settle()
@@ -106,9 +108,7 @@ def test_few_items_are_on_their_way_and_a_stop_lets_them_arrive() -> None:
 
 def test_a_full_target_ends_it_and_refused_items_keep_order_and_error_count() -> None:
     server = MemoryServer(config=loads("[[queues]]\nname = 'work'\nmaxItems = 5\n"))
-    client = server.connect()
-    put(client, b"errors", *numbered(0, 100))
-    create(client, b"work")
+    client = with_errors(server, 100)
     transfer = start(server, b"errors", b"work")
     server.settle()
     assert (transfer.moved, transfer.is_running) == (5, False)
@@ -132,9 +132,7 @@ def test_a_target_whose_storage_fails_delays_it() -> None:
 def test_it_ends_with_its_source(way: str) -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage)
-    client = server.connect()
-    put(client, b"errors", *numbered(0, 300))
-    create(client, b"work")
+    client = with_errors(server, 300)
     storage.holds_commits = True
     transfer = start(server, b"errors", b"work")
     server.settle()
@@ -165,9 +163,7 @@ def test_an_item_keeps_its_expiry() -> None:
 @pytest.mark.parametrize("ticks", range(0, 14, 2))
 def test_a_crash_loses_no_item(tmp_path: Path, ticks: int) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
-    client = server.connect()
-    put(client, b"errors", *numbered(0, 300))
-    create(client, b"work")
+    client = with_errors(server, 300)
     start(server, b"errors", b"work")
     for _ in range(ticks):
         server.tick()
@@ -181,9 +177,7 @@ def test_a_crash_loses_no_item(tmp_path: Path, ticks: int) -> None:
 
 def test_a_stop_of_the_server_loses_and_doubles_no_item(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
-    client = server.connect()
-    put(client, b"errors", *numbered(0, 300))
-    create(client, b"work")
+    client = with_errors(server, 300)
     transfers = transfers_of(server)
     transfers.start(server.manager.queue(b"errors"), b"work", ALL)
     server.tick()
@@ -261,9 +255,7 @@ def test_the_number_of_remembered_transfers_is_limited() -> None:
 
 def test_a_target_that_keeps_no_item_gets_none() -> None:
     server = MemoryServer(config=loads("[[queues]]\nname = 'work+a'\nmaxItems = 5\n"))
-    client = server.connect()
-    put(client, b"errors", *numbered(0, 100))
-    create(client, b"work")
+    client = with_errors(server, 100)
     create(client, b"work+a")
     server.reload(loads("[[queues]]\nname = 'work'\nfanoutOnly = true\n[[queues]]\nname = 'work+a'\nmaxItems = 5\n"))
     transfer = start(server, b"errors", b"work")
@@ -283,9 +275,7 @@ def test_a_stop_puts_back_items_that_wait_for_a_failed_target() -> None:
 
 def test_it_stops_when_the_server_takes_no_writes() -> None:
     server = MemoryServer()
-    client = server.connect()
-    put(client, b"errors", *numbered(0, 300))
-    create(client, b"work")
+    client = with_errors(server, 300)
     takes_writes = [True]
     transfers = Transfers(server.manager, server.scheduler, lambda: takes_writes[0])
     transfer = transfers.start(server.manager.queue(b"errors"), b"work", ALL)

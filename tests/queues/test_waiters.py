@@ -13,16 +13,6 @@ def waiter(*, is_blocking: bool = True) -> Waiter:
     return Waiter(lambda item, error: None, opens=False, peeks=False, is_blocking=is_blocking)
 
 
-def test_waiters_keep_their_order() -> None:
-    line = WaiterQueue()
-    first, second, third = waiter(), waiter(), waiter()
-    for each in (first, second, third):
-        line.join(each)
-    assert (line.first(), len(line), line.all()) == (first, 3, [first, second, third])
-    assert (line.leave(second), line.leave(second)) == (True, False)
-    assert line.all() == [first, third]
-
-
 def test_non_blocking_waiters_are_those_made_or_created_so() -> None:
     line = WaiterQueue()
     first, second, third = waiter(), waiter(is_blocking=False), waiter()
