@@ -17,8 +17,8 @@ from tests.docs.markdown import code_blocks, section
 from tests.docs.test_protocols import PAGES, rows_below
 from tests.docs.thrift_examples import IDL as SERVICE
 from tests.docs.thrift_examples import ThriftBlock, is_true, play, thrift_blocks_in
-from tests.protocols.thrift_clients import IDL
 from tests.server.running import Processes
+from tests.session.thrift_libraries import IDL
 
 PAGE: Final = PAGES["protocol_thrift"]
 

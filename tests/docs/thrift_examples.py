@@ -21,7 +21,7 @@ from kestrel.protocols import thrift_binary as binary
 from tests.docs.test_protocols import Playing, examples_in
 from tests.protocols.finagle_headers import IDL as TRACING
 from tests.protocols.finagle_headers import without_header, written
-from tests.protocols.thrift_clients import loaded
+from tests.session.thrift_libraries import loaded
 
 IDL: Final = loaded()
 

@@ -18,14 +18,12 @@ from kestrel.protocols.thrift import ThriftCodec
 from tests.costs import Work, peak_bytes
 from tests.protocols.command_values import (
     MANY_BYTES,
-    CommandValues,
     byte_by_byte,
     drain,
     parse_with,
     small_pieces_cost_the_same_behind_much,
     values_of,
 )
-from tests.protocols.thrift_clients import CLIENTS, REFUSALS, Connect, connector
 
 MAX_FRAME_BYTES, MAX_ITEM_BYTES, MAX_LIST_SIZE = 1000, 200, 8
 
@@ -593,160 +591,7 @@ def test_claimed_sizes_take_no_memory(stream: bytes) -> None:
     assert peak_bytes(parsing) < 20_000 + 100 * len(stream)
 
 
-# Clients of other projects.
-
-
-class Server:
-    """A transport connected to a codec that answers every call in the same way."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.codec = codec_of()
-        self.answer = answer
-        self.asked: list[CommandValues] = []
-        self._replies = b""
-
-    def write(self, data: bytes) -> None:
-        self.codec.buffer.receive(bytes(data))
-
-    def flush(self) -> None:
-        for command in drain(self.codec):
-            self.asked.append(values_of(command))
-            self._replies += self.answer(self.codec, command)
-
-    def read(self, size: int) -> bytes:
-        data, self._replies = self._replies[:size], self._replies[size:]
-        return data
-
-
-Call = Callable[[Any], Any]
-
-CALLS: list[tuple[str, Call, Command, Answer, Any]] = [
-    # method, the call, command, result of the server, result of the call
-    (
-        "put",
-        lambda client: client.put("work", [b"a", b"\x00\xff"], 5000),
-        put(5000, b"a", b"\x00\xff"),
-        lambda codec, command: codec.stored(command, 2),
-        2,
-    ),
-    (
-        "put for ever",
-        lambda client: client.put("wörk", [], 0),
-        commands.Put("wörk".encode(), [], 0, True, stops_at_refusal=True),
-        lambda codec, command: codec.stored(command, 0),
-        0,
-    ),
-    (
-        "get",
-        lambda client: [(item.data, item.id) for item in client.get("work", 10, 250, 60_000)],
-        commands.GetMany(b"work", 10, 250, 60_000),
-        lambda codec, command: codec.items(command, [(b"one", 1 << 40), (b"\x00\xff", 3)]),
-        [(b"one", 1 << 40), (b"\x00\xff", 3)],
-    ),
-    (
-        "get nothing",
-        lambda client: client.get("work", -1, 0, 0),
-        commands.GetMany(b"work", -1, 0, 0),
-        lambda codec, command: codec.items(command, []),
-        [],
-    ),
-    (
-        "confirm",
-        lambda client: client.confirm("work", {5, 1 << 40}),
-        commands.ConfirmIds(b"work", {5, 1 << 40}),
-        lambda codec, command: codec.number(command, 1),
-        1,
-    ),
-    (
-        "abort",
-        lambda client: client.abort("work", {-5}),
-        commands.AbortIds(b"work", {-5}),
-        lambda codec, command: codec.number(command, 0),
-        0,
-    ),
-    (
-        "peek",
-        lambda client: figures(client.peek("work")),
-        commands.Inspect(b"work"),
-        lambda codec, command: codec.queue_info(command, QueueInfo(b"h\xff", 1, 2, 1 << 33, 250, 2, 3)),
-        (b"h\xff", 1, 2, 1 << 33, 250, 2, 3),
-    ),
-    (
-        "peek at nothing",
-        lambda client: figures(client.peek("work")),
-        commands.Inspect(b"work"),
-        lambda codec, command: codec.queue_info(command, QueueInfo()),
-        (None, 0, 0, 0, 0, 0, 0),
-    ),
-    (
-        "list_queues",
-        lambda client: client.list_queues(),
-        commands.ListQueues(),
-        lambda codec, command: codec.queue_names(command, [b"mail", b"work"]),
-        ["mail", "work"],
-    ),
-    ("flush_queue", lambda client: client.flush_queue("work"), commands.Flush(b"work"), ThriftCodec.done, None),
-    ("flush_all_queues", lambda client: client.flush_all_queues(), commands.FlushAll(), ThriftCodec.done, None),
-    ("delete_queue", lambda client: client.delete_queue("work"), commands.Delete(b"work"), ThriftCodec.done, None),
-    (
-        "current_status",
-        lambda client: client.current_status(),
-        commands.Status(),
-        lambda codec, command: codec.status(command, "ReadOnly"),
-        2,
-    ),
-    ("set_status", lambda client: client.set_status(1), commands.Status(b"Quiescent"), ThriftCodec.done, None),
-    (
-        "get_version",
-        lambda client: client.get_version(),
-        commands.Version(),
-        lambda codec, command: codec.version(command, "1.2.3"),
-        "1.2.3",
-    ),
-]
-
-
-def figures(info: Any) -> tuple[Any, ...]:
-    """Return the fields of a QueueInfo in the order of the IDL."""
-    names = ("head_item", "items", "bytes", "journal_bytes", "age", "waiters", "open_transactions")
-    return tuple(getattr(info, name) for name in names)
-
-
-@pytest.fixture(params=CLIENTS)
-def connect(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Connect:
-    return connector(request.param, tmp_path_factory)
-
-
-@pytest.mark.parametrize("is_strict", [True, False], ids=["strict", "loose"])
-@pytest.mark.parametrize(
-    ("call", "asked", "answer", "result"), [call[1:] for call in CALLS], ids=[call[0] for call in CALLS]
-)
-def test_client_libraries_and_codec_understand_each_other(
-    connect: Connect, is_strict: bool, call: Call, asked: Command, answer: Answer, result: Any
-) -> None:
-    server = Server(answer)
-    assert call(connect(server, is_strict)) == result
-    assert server.asked == [values_of(asked)]
-
-
-@pytest.mark.parametrize("is_strict", [True, False], ids=["strict", "loose"])
-def test_client_library_raises_refusal_and_goes_on(connect: Connect, is_strict: bool) -> None:
-    def answer(codec: ThriftCodec, command: Any) -> bytes:
-        if isinstance(command, Malformed):
-            return codec.error(command, errors.ClientError(command.reason))[0]
-        return codec.error(command, errors.Unavailable("the server is read-only"))[0]
-
-    client = connect(Server(answer), is_strict)
-    for call, type_, message in [
-        (lambda: client.put("work", [b"a"], 0), 6, "the server is read-only"),
-        (lambda: client.put("work", [b"x" * 201], 0), 6, "item too large; limit=200"),
-        (lambda: client.put("work", [b""] * 9, 0), 6, "too many items in one call; limit=8"),
-        (lambda: client.set_status(0), 6, "0 is no status that can be set"),
-        (lambda: client.flush_all_queues(), 6, "the server is read-only"),
-    ]:
-        with pytest.raises(REFUSALS) as refused:
-            call()
-        assert (refused.value.type, refused.value.message) == (type_, message)
+# The IDL.
 
 
 def test_packaged_idl_declares_the_served_methods() -> None:

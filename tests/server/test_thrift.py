@@ -1,4 +1,4 @@
-"""Thrift over real sockets: clients of libraries that people have, and programs that die with open reads."""
+"""Thrift over real sockets: programs and servers that die with open reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.child import Child
 from tests.server.running import PATIENCE_S, Processes, Server
-from tests.server.thrift_clients import THRIFTPY2, Item, Thrift, generate
+from tests.server.thrift_clients import Item, Thrift
 
 CONFIG: Final = 'queuePath = "queues"\nmaxOpenTransactions = 2000\n'
 
@@ -35,20 +35,9 @@ def server(processes: Processes) -> Server:
     return processes.serve(CONFIG)
 
 
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return generate(tmp_path_factory.mktemp("generated"))
-
-
-@pytest.fixture(params=[THRIFTPY2, pytest.param("apache", marks=pytest.mark.needs("thrift"))])
-def library(request: pytest.FixtureRequest) -> str:
-    """What clients are made with."""
-    return THRIFTPY2 if request.param == THRIFTPY2 else str(request.getfixturevalue("apache"))
-
-
 @pytest.fixture
-def client(library: str, server: Server) -> Iterator[Thrift]:
-    with Thrift(library, server.port_of("thrift")) as client:
+def client(server: Server) -> Iterator[Thrift]:
+    with Thrift(server.port_of("thrift")) as client:
         yield client
 
 
@@ -57,7 +46,7 @@ def queue() -> str:
     return f"q{uuid.uuid4().hex}"
 
 
-# What every client can do.
+# Items.
 
 
 def test_items_come_back_in_order_byte_for_byte(client: Thrift, queue: str) -> None:
@@ -72,7 +61,7 @@ def test_items_come_back_in_order_byte_for_byte(client: Thrift, queue: str) -> N
 
 def killed_while_it_held(processes: Processes, server: Server, queue: str, items: int, auto_abort_ms: int) -> None:
     """Let a program take so many items, which are all there are, and kill it."""
-    arguments = [THRIFTPY2, str(server.port_of("thrift")), queue, str(items), str(auto_abort_ms)]
+    arguments = [str(server.port_of("thrift")), queue, str(items), str(auto_abort_ms)]
     with Child(
         [sys.executable, "-m", "tests.server.thrift_clients", *arguments],
         cwd=processes.folder,
@@ -108,14 +97,14 @@ def test_after_the_death_of_the_server_open_reads_are_back_in_order_and_old_ids_
 ) -> None:
     with Processes(tmp_path_factory.mktemp("death")) as processes:
         server = processes.serve(CONFIG)
-        with Thrift(THRIFTPY2, server.port_of("thrift")) as client:
+        with Thrift(server.port_of("thrift")) as client:
             client.put("work", ITEMS)
             held = [item for _ in range(10) for item in client.get("work", 50, 0, LONG_MS)]
             assert [item.data for item in held] == ITEMS[:500]
             assert client.confirm("work", {item.id for item in held[:100]}) == 100
         server.kill()
         server = processes.serve(CONFIG)
-        with Thrift(THRIFTPY2, server.port_of("thrift")) as client:
+        with Thrift(server.port_of("thrift")) as client:
             again = client.get("work", len(ITEMS), 0, LONG_MS)
             assert [item.data for item in again] == ITEMS[100:]
             assert client.confirm("work", {item.id for item in held}) == 0
