@@ -246,14 +246,6 @@ def test_waiting_request_is_sent_when_the_server_returns(world: World) -> None:
     assert world.items() == [3]
 
 
-def test_lost_connection_leaves_a_sent_request_uncertain(world: World) -> None:
-    waiting = world.begin(world.client.get("work", timeout=5))
-    world.end_connections()
-    with pytest.raises(ConnectionFailed) as caught:
-        world.result(waiting)
-    assert not isinstance(caught.value, CannotConnect)
-
-
 # Several servers.
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.internet.defer import Deferred
 
-from kestrel.client.errors import OpenReadsError, RequestError, ServerError
+from kestrel.client.errors import OpenReadsError, ServerError
 from tests.client.memory_world import World, work_on
 
 
@@ -40,16 +40,6 @@ def test_version_and_status_are_returned(world: World) -> None:
     assert world.run(world.client.version()) == {"servers[0]": "1.2.3"}
     world.run(world.client.set_status("ReadOnly"))
     assert world.run(world.client.status()) == {"servers[0]": "ReadOnly"}
-
-
-def test_requests_that_thrift_lacks_are_request_errors(world: World) -> None:
-    async def monitor() -> None:
-        async for _ in world.client.monitor("work", 5):
-            raise AssertionError("it cannot")
-
-    for work in (monitor(), world.client.stats(), world.client.dump_config()):
-        with pytest.raises(RequestError, match="use the memcache protocol"):
-            world.run(work)
 
 
 def test_read_is_confirmed_on_another_connection(world: World) -> None:

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
-from tests.memcache_text import END, STORED, items, set_, value
+from tests.memcache_text import STORED, items, set_
 
 EVERY_SECOND = "expirationTimerFrequency = '1s'\nclientTimeout = '10s'\n"
 FANOUT_ONLY = "[[queues]]\nname = 'a'\nfanoutOnly = true\n"
@@ -53,17 +53,6 @@ def stop(server: MemoryServer) -> list[object]:
     server.stop().addCallback(stopped.append)
     server.settle()
     return stopped
-
-
-def test_stop_answers_waiters_and_disconnects_all_clients() -> None:
-    server = MemoryServer(config=loads(EVERY_SECOND))
-    waiter, idle, busy = server.connect(), server.connect(), server.connect()
-    assert waiter.ask(b"get work/t=60000\r\n") == b""
-    busy.send(set_(b"other", b"x") + b"get other\r\n")
-    assert len(stop(server)) == 1
-    assert (waiter.take(), idle.take(), busy.take()) == (END, b"", STORED + value(b"other", b"x"))
-    assert all(client.is_closed for client in (waiter, idle, busy))
-    assert server.clock.getDelayedCalls() == [], "no timer remains"
 
 
 def test_stop_waits_for_unread_replies_until_the_client_is_dropped(tmp_path: Path) -> None:

@@ -50,11 +50,6 @@ def malformed(reason: str, *, closes: bool = OPEN) -> CommandValues:
     return values_of(commands.Malformed(reason, closes=closes))
 
 
-def error_line(command: commands.Malformed) -> bytes:
-    """Return the error line, encoded as a session does it."""
-    return TextCodec().error(command, errors.ClientError(command.reason))[0]
-
-
 VERSION = values_of(commands.Version())
 NAME_REQUIRED = malformed("Queue name required.")
 BAD_TIMEOUT = malformed("Error parsing timeout.")
@@ -398,22 +393,6 @@ def test_unavailable_server_names_the_operation(command: commands.Command, opera
 
 def test_reason_replaces_missing_operation_name() -> None:
     assert TextCodec().error(commands.Reload(), errors.Unavailable("not now")) == (b"-not now\n", OPEN)
-
-
-@pytest.mark.parametrize(
-    ("request_bytes", "reply"),
-    [
-        (b"BoGus a\n", b"-Unknown command: bogus\n"),
-        (b" version\n", b"-Unknown command: \n"),
-        (b"\n", b"-Unknown command: \n"),
-        (b"a\tb\r\xff\n", b"-Unknown command: a\tb\r\xff\n"),
-        (b"get\n", b"-Queue name required.\n"),
-    ],
-)
-def test_request_errors_quote_the_request(request_bytes: bytes, reply: bytes) -> None:
-    (command,) = parse_with(TextCodec(), [request_bytes])
-    assert isinstance(command, commands.Malformed)
-    assert error_line(command) == reply
 
 
 # Closing.

@@ -131,31 +131,7 @@ def test_garbage_is_answered_with_client_error_and_hung_up_on(server: Server) ->
                 client.to_the_end()
 
 
-def test_a_line_of_100_mb_is_cut_off_at_the_bound(server: Server) -> None:
-    with harmless(server, grows_by_at_most=8 * MIB), server.connect() as client:
-        sent = send_until_hung_up(client, b"x" * 65536, 100_000_000)
-        assert sent < 100_000_000
-        assert client.to_the_end() == b"CLIENT_ERROR line too long\r\n"
-
-
-def test_the_data_of_a_refused_set_are_not_taken_in(server: Server) -> None:
-    with harmless(server, grows_by_at_most=8 * MIB), server.connect() as client:
-        client.send(b"set work 0 0 2000000000\r\n")
-        assert send_until_hung_up(client, bytes(65536), 2_000_000_000) < 100_000_000
-        assert client.to_the_end() == b"CLIENT_ERROR item too large\r\n"
-
-
 # Slow ones.
-
-
-def test_a_set_of_16_mib_in_small_pieces_is_stored_as_it_is(server: Server) -> None:
-    item = os.urandom(MAX_REQUEST_ITEM)
-    request = memoryview(set_(b"work", item))
-    with harmless(server, grows_by_at_most=6 * MAX_REQUEST_ITEM), server.connect() as client:
-        for begin in range(0, len(request), 2000):
-            client.send(request[begin : begin + 2000])
-        client.expect(b"STORED\r\n")
-        assert client.get(b"work") == item
 
 
 def test_unfinished_sets_of_16_mib_hold_no_more_than_what_was_sent(server: Server) -> None:

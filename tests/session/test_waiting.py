@@ -243,33 +243,29 @@ def test_waiter_that_does_not_read_and_disconnects_takes_none(server: MemoryServ
     assert drained(server) == [b"one"]
 
 
-def test_item_of_failed_delivery_is_offered_again(
-    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+@pytest.mark.parametrize(
+    ("lost", "reply", "left"),
+    [
+        # The waiter was to get the aborted item.
+        (b"get work/abort\r\n", b"SERVER_ERROR disk failed\r\n", [b"one"]),
+        # The open read returned to the head and went to the waiter.
+        (b"flush work\r\n", value(b"work/t=1000", b"one"), []),
+    ],
+    ids=["abort", "flush"],
+)
+def test_waiter_during_failed_commit_fails_only_if_its_item_is_lost(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, lost: bytes, reply: bytes, left: list[bytes]
 ) -> None:
     put(writer, b"work", b"one")
     holder = server.connect()
     assert holder.ask(b"get work/open\r\n") == value(b"work/open", b"one")
     waiter = asks(server, b"get work/t=1000")
     storage.holds_commits = True
-    holder.send(b"get work/abort\r\n")
+    holder.send(lost)
     server.settle()
     lose_commits(storage)
-    assert waiter.take() == b"SERVER_ERROR disk failed\r\n"
-    assert drained(server) == [b"one"]
-
-
-def test_waiter_keeps_waiting_through_failed_commit(
-    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
-) -> None:
-    put(writer, b"work", b"one")
-    holder = server.connect()
-    assert holder.ask(b"get work/open\r\n") == value(b"work/open", b"one")
-    waiter = asks(server, b"get work/t=1000")
-    storage.holds_commits = True
-    writer.send(b"flush work\r\n")
-    server.settle()
-    lose_commits(storage)
-    assert waiter.take() == value(b"work/t=1000", b"one"), "the open read returned to the head and went to the waiter"
+    assert waiter.take() == reply
+    assert drained(server) == left
 
 
 @pytest.mark.parametrize("request_bytes", [b"get work/close/open/t=1000", b"get work/t=1000/close/open"])
