@@ -446,19 +446,3 @@ def test_error_is_one_line_whatever_its_text(error: Exception) -> None:
     assert reply.startswith(b"SERVER_ERROR ")
     assert reply.endswith(b"\r\n")
     assert b"\n" not in reply[:-2] and b"\r" not in reply[:-2]
-
-
-# Closing.
-
-
-@pytest.mark.parametrize("half", [b"get wo", b"set work 0 0 100\r\nhello", b"version\r\nversion\r\n", b""])
-def test_closed_codec_holds_nothing_and_makes_no_command(half: bytes) -> None:
-    codec = MemcacheCodec()
-    codec.buffer.receive(half)
-    if half.startswith(b"set"):
-        assert codec.next_command() is None
-    codec.end()
-    assert len(codec) == 0
-    codec.buffer.receive(b"x" * 100 + b"\r\nversion\r\n")
-    assert len(codec) == 0
-    assert codec.next_command() is None

@@ -393,19 +393,3 @@ def test_unavailable_server_names_the_operation(command: commands.Command, opera
 
 def test_reason_replaces_missing_operation_name() -> None:
     assert TextCodec().error(commands.Reload(), errors.Unavailable("not now")) == (b"-not now\n", OPEN)
-
-
-# Closing.
-
-
-@pytest.mark.parametrize("half", [b"get wo", b"put work:\none\ntwo\nthr", b"version:\none\n", b"version\n" * 2, b""])
-def test_closed_codec_holds_nothing_and_makes_no_command(half: bytes) -> None:
-    codec = TextCodec()
-    codec.buffer.receive(half)
-    if half.endswith((b"wo", b"thr", b"one\n")):
-        assert codec.next_command() is None
-    codec.end()
-    assert len(codec) == 0
-    codec.buffer.receive(b"x\n\nversion\n")
-    assert len(codec) == 0
-    assert codec.next_command() is None

@@ -284,7 +284,7 @@ def test_frame_without_header_ends_the_connection(message: bytes) -> None:
     assert isinstance(refused, Malformed)
     assert refused.closes
     reply, _ = codec.error(refused, errors.ClientError(refused.reason))
-    assert reply[4:16] == b"\x80\x01\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00"
+    assert reply[4:16] == NO_NAME_AND_NUMBER
     assert exception_in(reply) == (7, refused.reason)
     assert parse(strict(b"peek", WORK + END), codec=codec) == []
     assert len(codec) == 0
@@ -341,17 +341,23 @@ def too_large(size: int, header: bytes) -> bytes:
 
 STRICT_HEADER = strict(b"put", b"")[4:]
 LOOSE_HEADER = loose(b"put", b"")[4:]
-TOO_LARGE = pytest.mark.parametrize("size", [MAX_FRAME_BYTES + 1, (1 << 31) - 1, -1, -(1 << 31)])
 
 
-@TOO_LARGE
+NO_NAME_AND_NUMBER = b"\x80\x01\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00"
+"""Header of a reply to a request whose header cannot be read."""
+
+
+@pytest.mark.parametrize("size", [MAX_FRAME_BYTES + 1, (1 << 31) - 1, -1, -(1 << 31)])
 @pytest.mark.parametrize(
     ("header", "answered"),
     [
         (STRICT_HEADER, b"\x80\x01\x00\x03\x00\x00\x00\x03put\x00\x00\x00\x07"),
         (LOOSE_HEADER, b"\x00\x00\x00\x03put\x03\x00\x00\x00\x07"),
+        (b"\xff\xff\xff\xff", NO_NAME_AND_NUMBER),
+        (b" / H", NO_NAME_AND_NUMBER),
+        (b"\x80\x01\x00\x01\x00\x00\x00\x65", NO_NAME_AND_NUMBER),
     ],
-    ids=["strict", "loose"],
+    ids=["strict", "loose", "negative length", "HTTP", "long name"],
 )
 def test_too_large_frame_is_answered_once_its_header_is_read(size: int, header: bytes, answered: bytes) -> None:
     codec = codec_of()
@@ -361,19 +367,6 @@ def test_too_large_frame_is_answered_once_its_header_is_read(size: int, header: 
     assert values_of(refused) == values_of(Malformed("frame too large; limit=1000", closes=True))
     reply, _ = codec.error(refused, errors.ClientError(refused.reason))
     assert reply[4 : 4 + len(answered)] == answered
-    assert exception_in(reply) == (6, "frame too large; limit=1000")
-
-
-@TOO_LARGE
-@pytest.mark.parametrize("beginning", [b"\xff\xff\xff\xff", b" / H", b"\x80\x01\x00\x01\x00\x00\x00\x65"])
-def test_too_large_frame_without_header_is_answered_without_one(size: int, beginning: bytes) -> None:
-    codec = codec_of()
-    pieces = byte_by_byte(too_large(size, beginning))
-    assert parse(*pieces[:-1], codec=codec) == []
-    refused = one(pieces[-1], codec)
-    assert values_of(refused) == values_of(Malformed("frame too large; limit=1000", closes=True))
-    reply, _ = codec.error(refused, errors.ClientError(refused.reason))
-    assert reply[4:16] == b"\x80\x01\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00"
     assert exception_in(reply) == (6, "frame too large; limit=1000")
 
 
@@ -568,7 +561,7 @@ def test_errors_are_encoded(form: Form, header: bytes, error: Exception, reason:
 
 def test_error_that_answers_no_request_has_no_name_and_number() -> None:
     reply, closes = codec_of().error(Command(), errors.Unavailable("too many connections"))
-    assert reply[4:16] == b"\x80\x01\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00"
+    assert reply[4:16] == NO_NAME_AND_NUMBER
     assert exception_in(reply) == (6, "too many connections")
     assert not closes
 
@@ -598,24 +591,3 @@ def test_packaged_idl_declares_the_served_methods() -> None:
     idl = (files("kestrel.protocols") / "kestrel.thrift").read_text("utf-8")
     assert all(f" {name.decode()}(" in idl for name in thrift._METHODS)
     assert idl.index("namespace java net.lag.kestrel.thrift") < idl.index("struct Item")
-
-
-# Closing.
-
-WHOLE = strict(b"put", WORK + ITEMS + END)
-
-
-@pytest.mark.parametrize(
-    "half",
-    [WHOLE[:2], WHOLE[:30], WHOLE[:-1], WHOLE + WHOLE, struct.pack(">i", MAX_FRAME_BYTES + 1) + WHOLE[4:10], b""],
-)
-def test_closed_codec_holds_nothing_and_makes_no_command(half: bytes) -> None:
-    codec = codec_of()
-    codec.buffer.receive(half)
-    if half != WHOLE + WHOLE:
-        assert codec.next_command() is None
-    codec.end()
-    assert len(codec) == 0
-    codec.buffer.receive(WHOLE[-1:] + WHOLE)
-    assert len(codec) == 0
-    assert codec.next_command() is None

@@ -75,38 +75,6 @@ def test_waiter_gets_error_when_target_fails_at_limit_of_moves() -> None:
     assert items(client, b"late") == numbered(0, MAX_CONCURRENT_MOVES + 500), "nothing is lost, and the order is kept"
 
 
-@pytest.mark.parametrize("way", ["it cannot be opened", "its commit fails"])
-def test_items_reach_recovered_target_in_order(way: str) -> None:
-    storage = SteppedStorage()
-    server = MemoryServer(storage, config=config_of(queue("work", "expireToQueue = 'late'")))
-    client = server.connect()
-    put(client, b"work", *numbered(0, 5), expiry=1)
-    put(client, b"work", *numbered(5, 10), expiry=2)
-    server.advance(1.5)
-    if way == "it cannot be opened":
-        late = FailedQueue(server, storage, b"late")
-        assert client.ask(b"get work/peek\r\n") == value(b"work/peek", b"5")
-        server.advance(1)
-        assert client.ask(b"get work\r\n") == END
-        assert counts(server, b"work") == (0, 10)
-        late.mend()
-    else:
-        storage.holds_commits = True
-        assert client.ask(b"get work/peek\r\n") == b""
-        storage.end_commits(b"late", error=StorageError("disk failed"))
-        server.settle()
-        server.advance(0.75)
-        client.send(b"get work\r\n")
-        server.settle()
-        storage.holds_commits = False
-        storage.end_commits()
-        assert client.take() == value(b"work/peek", b"5") + END
-        assert counts(server, b"work") == (0, 10)
-    server.advance(MOVE_RETRY_S)
-    assert counts(server, b"work") == (0, 0)
-    assert items(client, b"late") == numbered(0, 10)
-
-
 def move_failures(events: Sequence[LogEvent]) -> list[str]:
     """Return the log lines about items that cannot be moved."""
     return [text for event in events if "cannot be moved" in (text := str(formatEvent(event)))]

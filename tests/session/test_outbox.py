@@ -239,14 +239,3 @@ def test_failing_transport_does_not_block_others_when_batch_settles() -> None:
     barrier.end_of_tick()
     batch.settle(None)
     assert healthy.sent == b"two"
-
-
-def test_disconnected_client_is_not_closed_when_its_batch_settles(client: Client) -> None:
-    batch = Batch()
-    client.outbox.reply(b"stored", batch)
-    client.outbox.close()
-    client.barrier.end_of_tick()
-    client.outbox.lost()
-    batch.settle(None)
-    assert not client.is_closed
-    assert client.sent == b""
