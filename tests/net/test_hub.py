@@ -371,15 +371,6 @@ def test_paused_connection_costs_nothing_and_its_reset_is_noticed(hub_net: Net) 
     assert protocol.received == b""
 
 
-def test_connection_ends_when_both_directions_have_ended(hub_net: Net) -> None:
-    client, protocol = hub_net.connect(HalfCloseable)
-    protocol.transport.loseWriteConnection()
-    hub_net.until(client.is_at_the_end)
-    client.half_close()
-    hub_net.until(lambda: protocol.calls == ["output ended", "input ended", "lost"])
-    assert protocol.lost_by(ConnectionDone)
-
-
 def test_client_that_does_not_read_costs_nothing(hub_net: Net) -> None:
     client, protocol = hub_net.connect(receive_buffer=LITTLE)
     protocol.transport.write(BIG)

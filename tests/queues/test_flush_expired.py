@@ -70,15 +70,6 @@ def test_batch_is_safe_when_all_queues_are(bench: Bench) -> None:
     assert (batch.is_settled, batch.failure) == (True, None)
 
 
-def test_flush_waits_for_head_that_is_on_disk(bench: Bench) -> None:
-    store = bench.page_out(bench.queues[1])
-    bench.flush_expired(*bench.queues)
-    assert bench.outcomes == []
-    assert bench.left == [1, 3, 1], "the other queues are flushed meanwhile"
-    store.end_fill()
-    assert bench.result.items == 6
-
-
 def fail_to_load(bench: Bench, store: SteppedQueue) -> None:
     store.end_fill(StorageError("unreadable"))
 

@@ -2,57 +2,36 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from kestrel.config.model import Config, QueueSettings
-from kestrel.config.resolved import ResolvedConfig
+from kestrel.config.load import loads
+from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.item import Item
-from kestrel.queues.manager import QueueManager
 from kestrel.queues.stat_definitions import stats_of
-from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.waiters import Waiter
-from kestrel.storage.barrier import Barrier, Batch
-from kestrel.storage.interfaces import SettingsFor
+from kestrel.storage.barrier import Batch
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
+from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from tests.memcache_text import items
 
-
-def config_with(settings_for: SettingsFor) -> ResolvedConfig:
-    config = ResolvedConfig(Config())
-    config.settings_for = settings_for
-    return config
+FIVE_ITEMS: Final = "[default]\nmaxItems = 5"
 
 
 class Bench:
-    """A manager whose ticks the test runs."""
+    """A server over a stepped storage, whose manager the test calls."""
 
-    def __init__(self, storage: SteppedStorage | None = None) -> None:
-        self._soon: deque[Callable[[], None]] = deque()
+    def __init__(self, storage: SteppedStorage | None = None, config: str = "") -> None:
         self.storage = storage or SteppedStorage()
-        self.memory = MemoryStorage()
-        self.now_ms = 1_000_000
-        self.settings: dict[bytes, QueueSettings] = {}
-        clock = Clock()
-        scheduler = TickScheduler(Barrier(self._soon.append), self._soon.append, clock.seconds)
-        scheduler.open()
-        self.manager = QueueManager(
-            self.storage, self.memory, config_with(self.settings_for), scheduler, clock, lambda: self.now_ms
-        )
-
-    def settings_for(self, name: bytes) -> QueueSettings:
-        return self.settings.get(name, QueueSettings())
-
-    def tick(self) -> None:
-        while self._soon:
-            self._soon.popleft()()
+        self.server = MemoryServer(self.storage, config=loads(config))
+        self.manager = self.server.manager
+        self.tick = self.server.settle
 
     def put(self, name: bytes, *items: bytes) -> None:
         for data in items:
@@ -60,11 +39,7 @@ class Bench:
         self.tick()
 
     def items(self, name: bytes) -> list[bytes]:
-        queue = self.manager.queue(name)
-        found = []
-        while (item := queue.take_now(opens=False)) is not None:
-            found.append(item.data)
-        return found
+        return items(self.server.connect(), name)
 
     def wait(self, name: bytes) -> list[bytes | None]:
         """Wait for an item of a queue, and return the list that receives the answer."""
@@ -101,9 +76,9 @@ def test_creation_of_queue_is_committed_at_end_of_tick(bench: Bench) -> None:
     assert queue.unsettled_batch is None
 
 
-def test_queue_without_journal_is_kept_in_memory(bench: Bench) -> None:
-    bench.settings[b"brief"] = QueueSettings(keep_journal=False)
-    assert bench.manager.queue(b"brief").storage is bench.memory
+def test_queue_without_journal_is_kept_in_memory() -> None:
+    bench = Bench(config="[[queues]]\nname = 'brief'\nkeepJournal = false")
+    assert type(bench.manager.queue(b"brief").storage) is MemoryStorage
     assert bench.manager.queue(b"lasting").storage is bench.storage
 
 
@@ -154,9 +129,6 @@ class FullStorage(SteppedStorage):
 def test_queue_that_cannot_be_loaded_is_retried_at_each_use() -> None:
     storage = FullStorage()
     bench = Bench(storage)
-    started: list[None] = []
-    bench.manager.start().addCallback(started.append)
-    assert started == [None]
     for use in (bench.manager.queue, bench.manager.existing, bench.manager.flush, bench.manager.flush_expired):
         with pytest.raises(QueueFailed, match="damaged"):
             use(b"bad")
@@ -221,6 +193,7 @@ def test_delete_during_commit_leaves_new_queue_alone(bench: Bench) -> None:
     while bench.storage.committing:
         bench.storage.end_commits()
         bench.tick()
+    bench.storage.holds_commits = False
     assert [batch.is_settled for batch in (stored, deleted, again)] == [True, True, True]
     assert again.failure is None
     assert bench.items(b"work") == [b"new"]
@@ -243,9 +216,9 @@ def test_failed_commit_after_delete_does_not_bring_queue_back(bench: Bench) -> N
 @pytest.mark.parametrize("use", ["flush_all", "flush_all_expired"])
 def test_failed_queue_does_not_stop_flush_of_others(bench: Bench, use: str) -> None:
     for name in (b"a", b"b", b"c"):
-        bench.manager.put(name, b"brief", bench.now_ms + 500)
+        bench.manager.put(name, b"brief", bench.server.now_ms() + 500)
     bench.tick()
-    bench.now_ms += 1000
+    bench.server.step_wall_clock(1000)
     bench.storage.reopen_refusal = "the disk is gone"
     bench.fail(b"b")
     getattr(bench.manager, use)()
@@ -315,8 +288,7 @@ def test_settings_changed_during_load_take_effect() -> None:
     storage = LoadingStorage()
     bench = Bench(storage)
     loaded = storage.queue(b"work", QueueSettings())
-    bench.manager.start()
-    bench.manager.use(config_with(lambda name: QueueSettings(max_items=5)))
+    bench.server.reload(loads(FIVE_ITEMS))
     storage.loading.callback({b"work": loaded})
     assert opened[-1] == (b"work", 5)
     queue = bench.manager.known(b"work")
@@ -329,7 +301,7 @@ def test_unavailable_queue_does_not_stop_change_of_settings(bench: Bench) -> Non
     bench.put(b"bad", b"one")
     bench.storage.reopen_refusal = "the disk is gone"
     bench.fail(b"bad")
-    bench.manager.use(config_with(lambda name: QueueSettings(max_items=5)))
+    bench.server.reload(loads(FIVE_ITEMS))
     assert [queue.settings.max_items for queue in bench.manager.all_queues()] == [5, 5]
 
 

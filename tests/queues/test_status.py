@@ -113,18 +113,6 @@ def test_second_change_applies_only_if_looser(old: StatusLevel, first: StatusLev
     assert bench.status.published is bench.status.in_force is (second if is_stricter(first, second) else first)
 
 
-def test_grace_period_is_fixed_when_change_is_made() -> None:
-    bench = Bench(StatusLevel.UP, GRACE_MS)
-    bench.change(StatusLevel.READ_ONLY)
-    bench.grace_ms = 0
-    bench.clock.advance(9)
-    assert bench.status.in_force is StatusLevel.UP
-    bench.clock.advance(1)
-    assert bench.status.in_force is StatusLevel.READ_ONLY
-    bench.change(StatusLevel.QUIESCENT)
-    assert bench.status.in_force is StatusLevel.QUIESCENT
-
-
 # Names.
 
 
@@ -136,16 +124,6 @@ def test_unknown_status_is_refused_and_changes_nothing(name: bytes) -> None:
     assert isinstance(refused.value, ClientError)
     assert bench.now == (StatusLevel.WRITE_AVOID, StatusLevel.WRITE_AVOID)
     assert len(bench.threads) == 0
-
-
-@pytest.mark.parametrize("status", SETTABLE, ids=ids)
-def test_status_names_ignore_case(status: StatusLevel) -> None:
-    for name in (status.value, status.value.lower(), status.value.upper(), status.value.swapcase()):
-        bench = Bench(StatusLevel.UP if status is not StatusLevel.UP else StatusLevel.QUIESCENT)
-        bench.status.change(name.encode())
-        bench.threads.run_all()
-        assert bench.now == (status, status)
-        assert bench.file.data == status.value.encode()
 
 
 # The file.

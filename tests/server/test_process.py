@@ -19,7 +19,6 @@ from tests.client.certificates import Authority
 from tests.memcache_text import set_
 from tests.server.running import (
     ANY_PORT,
-    PATIENCE_S,
     ROOT,
     Client,
     Processes,
@@ -30,7 +29,6 @@ from tests.server.running import (
 )
 
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
-BOTH_REPLIES = b"STORED\r\nVALUE work 0 5\r\nhello\r\nEND\r\n"
 FOREGROUND_AND_DAEMON = pytest.mark.parametrize("daemon", [False, True], ids=["foreground", "daemon"])
 
 
@@ -59,22 +57,6 @@ def test_start_logs_one_line_for_each_port(processes: Processes, level: str, nam
     assert own[4].startswith("kestrel ") and own[5].startswith("Try it: ")
     assert own[6:] == ["kestrel is stopping", "kestrel has stopped"]
     assert (own != logged) is names_twisted
-
-
-@pytest.mark.needs("nc")
-def test_the_suggested_command_prints_both_replies(processes: Processes) -> None:
-    server = processes.serve(CONFIG)
-    try_it = rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {server.port}"
-    eventually(lambda: try_it + "\n" in server.logged(), "the log says what to try")
-    assert server.logged().index(f"memcache: listening on 127.0.0.1:{server.port}\n") < server.logged().index("printf")
-    # nc goes on reading after its input has ended; a person ends it with ^C.
-    for_a_time = ["timeout", f"{PATIENCE_S}", "sh", "-c", try_it]  # it ends what the shell has started as well
-    with Child[bytes](for_a_time, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True) as shell:
-        assert shell.stdout is not None
-        try:
-            assert shell.stdout.read(len(BOTH_REPLIES)) == BOTH_REPLIES
-        finally:
-            os.killpg(shell.pid, signal.SIGKILL)
 
 
 def test_queues_are_kept_in_the_state_directory_by_default(
