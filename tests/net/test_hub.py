@@ -60,7 +60,6 @@ def test_all_ready_clients_are_served_in_one_tick(hub_net: Net) -> None:
 def test_idle_hub_makes_no_tick(hub_net: Net) -> None:
     hub_net.connect()
     hub_net.settle()
-    assert hub_net.hub is not None
     hub_net.hub.doRead()
     assert hub_net.ticks == []
 
@@ -331,7 +330,6 @@ def fail_to_send(descriptor: int, data: bytes) -> int:
 
 
 def test_failed_send_disconnects_after_the_write(hub_net: Net) -> None:
-    assert hub_net.hub is not None
     ours, theirs = socket.socketpair()
     seen = Seen()
     seen.makeConnection(hub_net.hub.connect(ours, seen, ("", 0)))
@@ -393,7 +391,6 @@ class StingySocket(socket.socket):
 
 
 def test_unsent_bytes_are_not_copied_between_small_sends(hub_net: Net) -> None:
-    assert hub_net.hub is not None
     ours, theirs = socket.socketpair()
     stingy = StingySocket(fileno=ours.detach())
     stingy.given = []
@@ -424,7 +421,6 @@ def test_ipv6_address_has_its_scope() -> None:
 
 def test_closed_hub_disconnects_its_clients_and_makes_no_tick(hub_net: Net) -> None:
     pairs = [hub_net.connect() for _ in range(3)]
-    assert hub_net.hub is not None
     assert len(hub_net.hub) == 3
     pairs[0][1].transport.abortConnection()
     hub_net.reactor.removeReader(hub_net.hub)
@@ -437,24 +433,21 @@ def test_closed_hub_disconnects_its_clients_and_makes_no_tick(hub_net: Net) -> N
 
 def test_hub_may_be_closed_by_a_protocol_during_a_tick(hub_net: Net) -> None:
     (client, protocol), (_, other) = hub_net.connect(), hub_net.connect()
-    assert hub_net.hub is not None
-    of_hub = hub_net.hub
 
     def close(data: bytes) -> None:
-        hub_net.reactor.removeReader(of_hub)
-        of_hub.close()
+        hub_net.reactor.removeReader(hub_net.hub)
+        hub_net.hub.close()
 
     protocol.on_data = close
     client.send(b"x")
     with capturedLogs() as events:
-        of_hub.doRead()
-        of_hub.doRead()
+        hub_net.hub.doRead()
+        hub_net.hub.doRead()
     assert (protocol.calls, other.calls, hub_net.ticks, events) == (["lost"], ["lost"], ["begin", "end"], [])
 
 
 def test_reactor_that_removes_all_readers_disconnects_the_clients(hub_net: Net) -> None:
     _, protocol = hub_net.connect()
-    assert hub_net.hub is not None
     hub_net.reactor.removeReader(hub_net.hub)
     hub_net.hub.connectionLost(Failure(ConnectionDone()))
     assert protocol.lost_by(ConnectionDone)

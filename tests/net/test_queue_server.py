@@ -47,14 +47,6 @@ def test_reload_in_progress_at_the_stop_has_no_effect() -> None:
     assert server.clock.getDelayedCalls() == []
 
 
-def stop(server: MemoryServer) -> list[object]:
-    """Stop the server, and return the results of the stop."""
-    stopped: list[object] = []
-    server.stop().addCallback(stopped.append)
-    server.settle()
-    return stopped
-
-
 def test_stop_waits_for_unread_replies_until_the_client_is_dropped(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
     client: MemoryClient = server.connect()
