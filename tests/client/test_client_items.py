@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, cast
 
 import pytest
-from twisted.internet.defer import CancelledError, Deferred, inlineCallbacks
+from twisted.internet.defer import CancelledError, Deferred
 
 from kestrel.client.errors import CannotConnect, ConnectionFailed, OpenReadsError, RequestError
 from kestrel.errors import BadQueueName
@@ -76,17 +76,6 @@ def test_peek_keeps_items_flush_and_delete_remove_them(either: World) -> None:
 
 
 # Reliable reads.
-
-
-def test_reliable_get_confirms_the_item_at_its_end(either: World) -> None:
-    either.put(b"a", b"b")
-    done: Deferred[None] = Deferred()
-    reading = either.begin(work_on(either.client, done))
-    assert either.server.connect().ask(b"get work/peek\r\n") == b"VALUE work/peek 0 1\r\nb\r\nEND\r\n"
-    done.callback(None)
-    either.settle()
-    assert either.result(reading) == b"a"
-    assert either.left() == [b"b"]
 
 
 def test_cancellation_puts_the_item_back_at_the_head(either: World) -> None:
@@ -290,19 +279,3 @@ def test_monitor_of_an_unreachable_server_fails(world: World) -> None:
     world.endpoint.is_away = True
     with pytest.raises(CannotConnect):
         world.run(collect(world.client.monitor("work", 10), []))
-
-
-# How it is used.
-
-
-def test_coroutines_work_with_inline_callbacks(world: World) -> None:
-    @inlineCallbacks
-    def program() -> Generator[Any, Any, bytes]:
-        stored = yield world.client.put("work", b"a")
-        assert stored is True
-        data: bytes = yield Deferred.fromCoroutine(world.client.get("work"))
-        return data
-
-    running = program()
-    world.settle()
-    assert world.result(running) == b"a"

@@ -42,12 +42,31 @@ class Reactor(Clock):
             self.wanted.pop(0)()
 
 
+class Network(MemoryNetwork):
+    """A network that also runs the calls from other threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = self.reactor = Reactor()
+
+    def settle(self) -> None:
+        super().settle()
+        self.reactor.settle()
+        super().settle()
+
+    def result(self, deferred: Deferred[Any]) -> Any:
+        self.settle()
+        return super().result(deferred)
+
+
 class World:
     """Servers in memory, their server sets, and a client that follows these."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, protocol: Any = "memcache", servers: int = 3) -> None:
-        self.network = MemoryNetwork()
-        self.network.clock = self.reactor = Reactor()
+        self.network = network = Network()
+        self.reactor = network.reactor
+        self.run, self.begin, self.result = network.run, network.begin, network.result
+        self.advance, self.settle = network.advance, network.settle
         self.sets = FakeSets()
         self.protocol = protocol
         self.servers = [MemoryServer(clock=self.reactor) for _ in range(servers)]
@@ -72,26 +91,6 @@ class World:
     def have_put(self, number: int, *items: bytes) -> None:
         """Put items at a server with another client."""
         put(self.servers[number].connect(), b"work", *items)
-
-    def settle(self) -> None:
-        self.reactor.settle()
-        self.network.settle()
-
-    def begin(self, work: Any) -> Deferred[Any]:
-        deferred = self.network.begin(work)
-        self.settle()
-        return deferred
-
-    def run(self, work: Any) -> Any:
-        return self.network.result(self.begin(work))
-
-    def result(self, deferred: Deferred[Any]) -> Any:
-        self.settle()
-        return self.network.result(deferred)
-
-    def advance(self, seconds: float) -> None:
-        self.network.advance(seconds)
-        self.settle()
 
     def connections(self) -> list[int]:
         """Return the number of connections of each server."""

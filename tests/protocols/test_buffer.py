@@ -55,9 +55,6 @@ def test_idle_connection_holds_no_memory(size: int, take: Callable[[ReceiveBuffe
 
 TIMES = 1000
 
-PIECE_BYTES = 8192
-
-
 @pytest.mark.parametrize("first", [b"", b"get wo"], ids=["at once", "with a beginning"])
 def test_many_lines_cost_linear_work(first: bytes) -> None:
     def prepared(size: int) -> Callable[[], object]:
@@ -73,23 +70,6 @@ def test_many_lines_cost_linear_work(first: bytes) -> None:
         return take
 
     assert costs_about_the_same(partial(prepared, LITTLE_BYTES), partial(prepared, MANY_BYTES))
-
-
-def test_pieces_of_a_long_line_cost_linear_work() -> None:
-    def prepared(pieces: int) -> Callable[[], object]:
-        buffer = ReceiveBuffer()
-        for _ in range(pieces):
-            buffer.receive(b"x" * PIECE_BYTES)
-            assert buffer.take_line() is None
-
-        def receive() -> None:
-            for _ in range(50):
-                buffer.receive(b"x" * PIECE_BYTES)
-                assert buffer.take_line() is None
-
-        return receive
-
-    assert costs_about_the_same(partial(prepared, 10), partial(prepared, 2000))
 
 
 @given(
