@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from twisted.internet.task import Clock
 from zope.interface import implementer_only
 
 from kestrel.config.load import loads
@@ -16,12 +14,10 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, QueueFailed, StorageError, TooFewOpenReads
 from kestrel.item import Item
 from kestrel.journal.records import decode_item
-from kestrel.queues.context import QueueContext
-from kestrel.queues.queue import Queue
-from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.waiters import ItemArrived, Waiter
-from kestrel.storage.barrier import Barrier, Batch
+from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage
+from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from tests.memcache_text import END, STORED, set_, value
 from tests.promises.slow_server import SlowServer
@@ -30,22 +26,14 @@ Answer = bytes | str | None
 
 
 class Bench:
-    """A queue over a stepped storage, with a wall clock and the answers to waiters."""
+    """The queue "work" of a server over a stepped storage, and the answers to waiters."""
 
     def __init__(self, storage: SteppedStorage | None = None) -> None:
-        self.now_ms = 1_000_000
-        self._soon: deque[Callable[[], None]] = deque()
         self.storage = storage or SteppedStorage()
-        self.barrier = Barrier(self._soon.append)
-        settings = QueueSettings()
-        self.clock = Clock()
-        scheduler = TickScheduler(self.barrier, self._soon.append, self.clock.seconds)
-        scheduler.open()
-        self.moved: list[tuple[bytes, bytes]] = []
-        self.context = context = QueueContext(
-            self.barrier, scheduler, self.clock, lambda: self.now_ms, self.put_by_name
-        )
-        self.queue = Queue(b"work", settings, self.storage, self.storage.queue(b"work", settings), context)
+        self.server = MemoryServer(self.storage)
+        self.queue = self.server.manager.queue(b"work")
+        self.tick = self.server.settle
+        self.tick()
         self.answers: list[tuple[str, Answer]] = []
 
     @property
@@ -53,22 +41,18 @@ class Bench:
         assert isinstance(self.queue.store, SteppedQueue)
         return self.queue.store
 
-    def tick(self) -> None:
-        while self._soon:
-            self._soon.popleft()()
+    def in_ms(self, ms: int) -> int:
+        """Return the time in so many milliseconds."""
+        return self.server.now_ms() + ms
 
-    def put_by_name(
-        self, name: bytes, data: bytes, done: Collection[bytes], expiry_ms: int
-    ) -> Mapping[bytes, Batch] | None:
-        """Record a move of an item to another queue."""
-        self.moved.append((name, data))
-        return None
+    def pass_ms(self, ms: int) -> None:
+        """Step the wall clock."""
+        self.server.step_wall_clock(ms)
 
     def put_one(self, data: bytes, expiry_ms: int = 0) -> Batch:
-        """Put an item as the manager does."""
-        assert self.queue.admits(len(data))
-        self.storage.put((self.store,), data, self.now_ms, expiry_ms)
-        return self.queue.item_was_put(len(data), expiry_ms)
+        batch = self.server.manager.put(b"work", data, expiry_ms)
+        assert batch is not None
+        return batch
 
     def put(self, *items: bytes, expiry_ms: int = 0) -> None:
         for data in items:
@@ -169,13 +153,13 @@ def test_waiter_that_left_in_a_callback_is_not_answered(bench: Bench, is_blockin
 # Expiry.
 
 
-@pytest.mark.parametrize(("expiry_ms", "max_age_ms"), [(1_000_500, None), (0, 500)])
+@pytest.mark.parametrize(("expiry_ms", "max_age_ms"), [(500, None), (0, 500)])
 def test_item_expires_just_after_its_time(bench: Bench, expiry_ms: int, max_age_ms: int | None) -> None:
     bench.queue.use_settings(QueueSettings(max_age_ms=max_age_ms))
-    bench.put(b"one", expiry_ms=expiry_ms)
-    bench.now_ms = 1_000_500
+    bench.put(b"one", expiry_ms=bench.in_ms(expiry_ms) if expiry_ms else 0)
+    bench.pass_ms(500)
     assert bench.queue.head.sweep() == 0
-    bench.now_ms = 1_000_501
+    bench.pass_ms(1)
     assert bench.queue.head.sweep() == 1
     assert bench.queue.counters.expired_items == 1
 
@@ -185,12 +169,13 @@ def test_placeholders_are_dropped_and_neither_moved_nor_counted(bench: Bench) ->
     bench.storage.put((bench.store,), b"", 0, 1)
     bench.put(b"one")
     bench.queue.head.sweep()
-    assert (bench.moved, bench.queue.counters.expired_items, bench.store.items) == ([], 0, 1)
+    assert bench.server.manager.known(b"elsewhere") is None
+    assert (bench.queue.counters.expired_items, bench.store.items) == (0, 1)
 
 
 def test_sweep_is_recorded(bench: Bench) -> None:
-    bench.put(b"a", expiry_ms=1_000_500)
-    bench.now_ms = 1_001_000
+    bench.put(b"a", expiry_ms=bench.in_ms(500))
+    bench.pass_ms(1000)
     assert bench.queue.open_batch is None
     bench.queue.head.sweep()
     assert bench.queue.open_batch is not None
@@ -299,12 +284,12 @@ def test_queue_discards_all_excess_before_it_serves_items(bench: Bench) -> None:
 
 @pytest.mark.parametrize("opens", [False, True])
 def test_reopened_queue_gives_no_item_that_expires_meanwhile(bench: Bench, opens: bool) -> None:
-    bench.put(b"old", expiry_ms=bench.now_ms + 500)
+    bench.put(b"old", expiry_ms=bench.in_ms(500))
     bench.queue.flush()
     bench.fail_commit()
     bench.tick()
     assert bench.store.items == 1
-    bench.now_ms += 1000
+    bench.pass_ms(1000)
     assert bench.queue.take_now(opens) is None
     assert bench.queue.counters.expired_items == 1
 
@@ -425,7 +410,7 @@ def test_read_that_is_not_open_puts_no_item(make: Callable[[], SteppedStorage]) 
 
 def test_flushes_are_counted_and_reset_the_age(bench: Bench) -> None:
     bench.put(b"one", b"two")
-    bench.now_ms += 250
+    bench.pass_ms(250)
     bench.queue.take_now(opens=False)
     assert bench.queue.counters.age_ms == 250
     bench.queue.flush()
@@ -434,7 +419,7 @@ def test_flushes_are_counted_and_reset_the_age(bench: Bench) -> None:
 
 def test_age_is_not_negative_after_clock_is_set_back(bench: Bench) -> None:
     bench.put(b"one")
-    bench.now_ms -= 1000
+    bench.pass_ms(-1000)
     bench.queue.take_now(opens=False)
     assert bench.queue.counters.age_ms == 0
 
@@ -459,7 +444,7 @@ def test_stop_counts_failure_of_item_waiting_to_move(bench: Bench) -> None:
     bench.queue.stop()
     assert bench.store.open_reads == 0
     bench.tick()
-    assert bench.moved == []
+    assert bench.server.manager.known(b"bad") is None
     left = [bench.store.take(False), bench.store.take(False)]
     assert [(item.data, item.errors) for item in left if item is not None] == [(b"one", 1), (b"two", 1)]
 
@@ -477,19 +462,19 @@ def test_queue_keeps_its_storage_if_that_cannot_delete_it() -> None:
     assert bench.items() == [b"a"]
 
 
-def test_tick_of_the_hub_reads_the_wall_clock_once() -> None:
-    bench = Bench()
-    context = bench.context
+def test_tick_of_the_hub_reads_the_wall_clock_once(bench: Bench) -> None:
+    start_ms = bench.in_ms(0)
 
-    def time_of_two_readings() -> list[int]:
-        first = context.now_ms()
-        bench.now_ms += 5
-        return [first, context.now_ms()]
+    def two_readings() -> list[int]:
+        """Return two readings since the start, between which 5 ms pass."""
+        first_ms = bench.server.manager.now_ms()
+        bench.pass_ms(5)
+        return [first_ms - start_ms, bench.server.manager.now_ms() - start_ms]
 
-    assert time_of_two_readings() == [1_000_000, 1_000_005]
-    bench.barrier.begin_tick()
-    assert time_of_two_readings() == [1_000_005, 1_000_005]
-    bench.barrier.end_of_tick()
-    assert context.now_ms() == 1_000_010
-    bench.barrier.begin_tick()
-    assert time_of_two_readings() == [1_000_010, 1_000_010]
+    assert two_readings() == [0, 5]
+    bench.server.barrier.begin_tick()
+    assert two_readings() == [5, 5]
+    bench.server.barrier.end_of_tick()
+    assert bench.server.manager.now_ms() - start_ms == 10
+    bench.server.barrier.begin_tick()
+    assert two_readings() == [10, 10]
