@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from twisted.internet.task import Clock
 
-from kestrel.config.model import Config, QueueSettings
-from kestrel.config.resolved import ResolvedConfig
+from kestrel.config.model import QueueSettings
 from kestrel.errors import BadQueueName
 from kestrel.queues.manager import QueueManager
-from kestrel.queues.tick_scheduler import TickScheduler
-from kestrel.storage.barrier import Barrier
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
 from kestrel.testing.server import MemoryServer
 
@@ -59,9 +55,7 @@ def storage() -> RecordingStorage:
 
 @pytest.fixture
 def manager(storage: RecordingStorage) -> QueueManager:
-    clock = Clock()
-    scheduler = TickScheduler(Barrier(lambda call: None), lambda call: None, clock.seconds)
-    return QueueManager(storage, storage, ResolvedConfig(Config()), scheduler, clock, lambda: 0)
+    return MemoryServer(storage).manager
 
 
 @pytest.mark.parametrize("name", LEGAL)
