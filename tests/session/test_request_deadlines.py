@@ -83,14 +83,6 @@ def test_each_request_has_its_own_timeout(server: MemoryServer) -> None:
     assert closes_after(server, client, 10)
 
 
-def test_idle_client_has_no_incomplete_request(server: MemoryServer) -> None:
-    client = server.connect()
-    assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
-    server.advance(3600)
-    assert not client.is_closed
-    assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
-
-
 def test_without_timeout_request_may_take_any_time() -> None:
     server = MemoryServer(config=loads('requestTimeout = "none"'))
     client = server.connect()
