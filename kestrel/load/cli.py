@@ -8,7 +8,7 @@ import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred
@@ -29,7 +29,7 @@ from kestrel.server.process import raise_file_limit
 from kestrel.tools.arguments import (
     ENVIRONMENT,
     AddArguments,
-    add_tls_options,
+    connection_options,
     duration_s,
     flag,
     int_in_range,
@@ -61,18 +61,6 @@ _OTHER_FILES: Final = 64
 """Maximum number of open files of the process other than its connections."""
 
 
-@dataclass(frozen=True)
-class LoadDefaults:
-    """Default values of a tool's options. None means that the tool does not have the option."""
-
-    queue: str
-    items: int
-    sizes: str
-    clients: int
-    pipeline: int | None = None
-    pause_s: str | None = None
-
-
 def sizes(text: str) -> tuple[int, int]:
     """Parse ``N`` or ``LEAST..MOST`` and return the smallest and the largest size. Raise ArgumentTypeError."""
     parse = int_in_range(LEAST_BYTES, MOST_BYTES)
@@ -96,61 +84,91 @@ def parse_share(text: str) -> float:
 
 
 def _number(name: str, least: int, most: int, default: int, help: str) -> AddArguments:
-    return option(name, "N", int_in_range(least, most), f"{help} (default: {default})", default=default)
+    return option(name, "N", int_in_range(least, most), help, default)
+
+
+def _pipeline(default: int) -> AddArguments:
+    return _number("--pipeline", 1, 10_000, default, "number of outstanding requests on a connection")
 
 
 class _LoadTool(NamedTuple):
-    """A load tool: its function, its defaults, and the number of connections that it needs."""
+    """A load tool: its function, the defaults of its options, and the number of connections that it needs."""
 
     do: Callable[[LoadRun], Awaitable[None]]
     short: str
-    defaults: LoadDefaults
+    items: int
+    sizes: str
+    clients: int
+    own: tuple[AddArguments, ...]
+    """Options that not all tools have."""
     connections: Callable[[LoadOptions], int] = lambda options: options.clients
-    own: tuple[AddArguments, ...] = ()
-    """Options that other tools do not have."""
 
 
 _TOOLS: Final = {
     "flood": _LoadTool(
         flood,
         "push items through a queue at full speed, and check that each comes once",
-        LoadDefaults("load_flood", 100_000, "1024", 1, pipeline=100),
+        100_000,
+        "1024",
+        1,
+        (_pipeline(100), _number("--prefill", 0, MAX_ITEMS, 0, "put N more items before the first get, as a backlog")),
         lambda options: 2 * options.clients,
-        (_number("--prefill", 0, MAX_ITEMS, 0, "put N more items before the first get, as a backlog"),),
     ),
     "many-clients": _LoadTool(
         many_clients,
         "use many mostly idle connections, which put and take an item from time to time",
-        LoadDefaults("load_many_clients", 1000, "64", 100, pause_s="1s"),
+        1000,
+        "64",
+        100,
+        (
+            option(
+                "--pause",
+                "DURATION",
+                duration_s,
+                "how long a client rests between its requests, on average",
+                "1s",
+                dest="pause_s",
+            ),
+        ),
     ),
     "put-many": _LoadTool(
         put_many,
         "put items from many clients, without taking them",
-        LoadDefaults("load_put_many", 10_000, "1024", 100, pipeline=1),
-        own=(_number("--queues", 1, 10_000, 1, "put to N queues in turn, whose names end in _1, _2 and so on"),),
+        10_000,
+        "1024",
+        100,
+        (
+            _pipeline(1),
+            _number("--queues", 1, 10_000, 1, "put to N queues in turn, whose names end in _1, _2 and so on"),
+        ),
     ),
     "packing": _LoadTool(
         packing,
         "fill and empty a queue repeatedly, and check whether its journal shrinks",
-        LoadDefaults("load_packing", 20_000, "1024", 1, pipeline=100),
-        own=(_number("--cycles", 1, 1000, 5, "number of cycles, each with --items items"),),
+        20_000,
+        "1024",
+        1,
+        (_pipeline(100), _number("--cycles", 1, 1000, 5, "number of cycles, each with --items items")),
     ),
     "leaky-reader": _LoadTool(
         leaky_reader,
         "read items and put a share of them back, until each was confirmed once",
-        LoadDefaults("load_leaky_reader", 10_000, "64", 10, pipeline=10),
-        lambda options: options.clients + 1,
+        10_000,
+        "64",
+        10,
         (
-            option("--leak", "SHARE", parse_share, "share of unconfirmed items (default: 0.1)", default=0.1),
+            _pipeline(10),
+            option("--leak", "SHARE", parse_share, "share of unconfirmed items", "0.1"),
             option(
                 "--hold",
                 "DURATION",
                 wire_duration_s,
-                "timeout of open reads that are left to time out; only thrift (default: 500ms)",
+                "timeout of open reads that are left to time out; only thrift",
+                "500ms",
                 dest="hold_s",
-                default=0.5,
             ),
         ),
+        lambda options: options.clients + 1,
     ),
 }
 
@@ -175,7 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(TOOL, lambda: _do(sys.argv[1:] if argv is None else argv))
 
 
-def _parser() -> ArgumentParser:
+def make_load_parser() -> ArgumentParser:
+    """Return the parser of the command line. The subparser of the chosen tool becomes the argument ``parser``."""
     parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
     commands = parser.add_subparsers(metavar="TOOL", required=True, title="tools", dest="tool")
     for name, tool in _TOOLS.items():
@@ -185,28 +204,21 @@ def _parser() -> ArgumentParser:
             description=f"{tool.short[0].upper()}{tool.short[1:]}.",
             allow_abbrev=False,
         )
-        add_options(each, tool.defaults)
-        for add in tool.own:
-            add(each)
+        add_options(each, name)
         each.set_defaults(parser=each)
     return parser
 
 
 def _do(words: Sequence[str]) -> int:
-    parser = _parser()
+    parser = make_load_parser()
     if not words:
         parser.print_help(sys.stderr)
         return EX_USAGE
     arguments = parser.parse_args(words)
-    return _load(arguments.parser, arguments)
-
-
-def _load(parser: ArgumentParser, arguments: Namespace) -> int:
-    tool = _TOOLS[arguments.tool]
-    asked = options(parser, arguments, tool.defaults)
+    asked = options(arguments)
     if asked.total > MAX_ITEMS:
-        parser.error(f"{asked.total:,} items are too many; limit={MAX_ITEMS:,}")
-    check_file_limit(parser, tool.connections(asked) + 1)
+        arguments.parser.error(f"{asked.total:,} items are too many; limit={MAX_ITEMS:,}")
+    check_file_limit(arguments.parser, _TOOLS[arguments.tool].connections(asked) + 1)
     output = Output()
     load_run = _run(arguments.tool, asked)
     run_stats = load_run.stats
@@ -301,52 +313,49 @@ async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
             stats.failure = str(context.failed(failure, str(asked.address)))
 
 
-def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
-    """Add the options that all tools have. Add ``--pipeline`` and ``--pause`` only if they have a default."""
+def add_options(parser: ArgumentParser, name: str) -> None:
+    """Add the options of a tool."""
+    tool = _TOOLS[name]
     server = parser.add_argument_group("the server")
-    where = f"the server's address (default: {ENVIRONMENT}, or localhost)"
-    server.add_argument("--server", metavar="HOST[:PORT]", help=where)
-    server.add_argument(
-        "--protocol", default="memcache", choices=tuple(PORTS), help="the protocol to use (default: memcache)"
-    )
-    add_tls_options(server.add_argument)
-    patience = "how long the server may take to answer (default: 10s)"
-    option("--timeout", "DURATION", wire_duration_s, patience, dest="timeout_s", default=10.0)(server)
-    range_help = f"size of an item, or a range such as 64..4096 (default: {defaults.sizes})"
-    arguments = [
-        option("--queue", "NAME", wire_queue_name, f"the queue (default: {defaults.queue}); it must be empty"),
-        _number("--items", 1, MAX_ITEMS, defaults.items, "number of items"),
-        option("--bytes", "N", sizes, range_help, dest="sizes", default=sizes(defaults.sizes)),
-        _number("--clients", 1, MOST_CLIENTS, defaults.clients, "number of clients"),
-    ]
-    if defaults.pipeline is not None:
-        help = "number of outstanding requests on a connection"
-        arguments.append(_number("--pipeline", 1, 10_000, defaults.pipeline, help))
-    if (pause := defaults.pause_s) is not None:
-        help = f"how long a client rests between its requests, on average (default: {pause})"
-        arguments.append(option("--pause", "DURATION", duration_s, help, dest="pause_s", default=duration_s(pause)))
-    arguments += [
+    for add in (
+        option("--server", "HOST[:PORT]", str, f"the server's address (default: {ENVIRONMENT}, or localhost)"),
+        *connection_options(PORTS),
+    ):
+        add(server)
+    queue = f"the queue (default: {_default_queue(name)}); it must be empty"
+    load = parser.add_argument_group("the load")
+    for add in (
+        option("--queue", "NAME", wire_queue_name, queue),
+        _number("--items", 1, MAX_ITEMS, tool.items, "number of items"),
+        option("--bytes", "N", sizes, "size of an item, or a range such as 64..4096", tool.sizes, dest="sizes"),
+        _number("--clients", 1, MOST_CLIENTS, tool.clients, "number of clients"),
+        *tool.own,
         _number("--seed", 0, 2**32 - 1, 1, "seed of the random numbers"),
         flag("--flush", "drop the items of the queue first"),
         flag("--anyway", "also use a queue that has items, which may be lost"),
         flag("--json", "print one JSON object in place of the table"),
-    ]
-    load = parser.add_argument_group("the load")
-    for add in arguments:
+    ):
         add(load)
 
 
-def options(parser: ArgumentParser, arguments: Namespace, defaults: LoadDefaults) -> LoadOptions:
+def _default_queue(tool: str) -> str:
+    return f"load_{tool.replace('-', '_')}"
+
+
+def options(arguments: Namespace) -> LoadOptions:
     """Return the options of the command line. Exit with a usage error if they are invalid.
 
     Raise `ToolFailed` if a TLS file cannot be used.
     """
+    parser: ArgumentParser = arguments.parser
     named = {field.name for field in fields(LoadOptions)}
-    given = {name: value for name, value in vars(arguments).items() if name in named}
-    given["address"] = _address(parser, arguments)
-    given["is_default_queue"] = given["queue"] is None
-    given["queue"] = given["queue"] or defaults.queue.encode()
-    given["tls"] = tls_options(parser, arguments)
+    given = {name: value for name, value in vars(arguments).items() if name in named} | {
+        "address": _address(parser, arguments),
+        "tls": tls_options(parser, arguments),
+        "timeout_s": arguments.timeout,
+        "queue": arguments.queue or _default_queue(arguments.tool).encode(),
+        "is_default_queue": arguments.queue is None,
+    }
     asked = LoadOptions(**given)
     try:
         check_queue_name(asked.queue_names[-1])  # the longest

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import kestrel
@@ -39,10 +39,17 @@ _FOLDERS: Final = frozenset({"FOLDER", "DIR"})
 """Metavars of the arguments that name a folder; `_FILES` has those that name a file."""
 
 
+AddArguments: TypeAlias = Callable[[Any], object]
+"""Adds arguments to a parser or to a group of one."""
+
+
 def make_parser(
-    tool: str, description: str, epilog: str, kind: type[ArgumentParser] = ArgumentParser
+    tool: str, description: str, epilog: str, *arguments: AddArguments, kind: type[ArgumentParser] = ArgumentParser
 ) -> ArgumentParser:
-    """Return a parser with the options of every tool. It shows the epilog, which has the examples, unwrapped."""
+    """Return a parser with these arguments and the options of every tool.
+
+    It shows the epilog, which has the examples, unwrapped.
+    """
     parser = kind(
         prog=tool,
         description=description,
@@ -58,11 +65,9 @@ def make_parser(
         action=_PrintCompletion,
         help=f"print the completion script for this shell ({', '.join(SHELLS)}), and exit",
     )
+    for add in arguments:
+        add(parser)
     return parser
-
-
-AddArguments: TypeAlias = Callable[[Any], object]
-"""Adds arguments to a parser or to a group of one."""
 
 
 def argument(*names: str, **options: Any) -> AddArguments:
@@ -76,9 +81,16 @@ def flag(*names_and_help: str) -> AddArguments:
     return argument(*names, action="store_true", help=help)
 
 
-def option(names: str, metavar: str, type: Callable[[str], Any], help: str, **options: Any) -> AddArguments:
-    """Return an option with a value. `names` are separated by spaces."""
-    return argument(*names.split(), metavar=metavar, type=type, help=help, **options)
+def option(
+    names: str, metavar: str, type: Callable[[str], Any], help: str, default: str | int | None = None, **options: Any
+) -> AddArguments:
+    """Return an option with a value. `names` are separated by spaces.
+
+    The help shows the default, which is written as on the command line: argparse applies `type` to a string.
+    """
+    if default is not None:
+        help += f" (default: {default})"
+    return argument(*names.split(), metavar=metavar, type=type, help=help, default=default, **options)
 
 
 def one_of(*arguments: AddArguments) -> AddArguments:
@@ -100,17 +112,15 @@ def queue_name(text: str) -> bytes:
     return file.queue
 
 
-def add_queue_option(parser: ArgumentParser) -> None:
-    """Add ``--queue NAME``, which may be given several times."""
-    parser.add_argument(
-        "--queue",
-        metavar="NAME",
-        type=queue_name,
-        action="append",
-        default=[],
-        dest="queues",
-        help="this queue of the folder, such as work or work+child; may be given several times (default: all)",
-    )
+add_queue_option: Final = argument(
+    "--queue",
+    metavar="NAME",
+    type=queue_name,
+    action="append",
+    default=[],
+    dest="queues",
+    help="this queue of the folder, such as work or work+child; may be given several times (default: all)",
+)
 
 
 def path_name(text: str) -> str:
@@ -192,9 +202,27 @@ def wire_duration_s(text: str) -> float:
     return seconds
 
 
-def add_server_options(add: Callable[..., object]) -> None:
-    """Add ``--server``, ``--protocol``, ``--timeout`` and those of TLS. `add` is called like `add_argument`."""
-    add(
+def connection_options(protocols: Iterable[str]) -> tuple[AddArguments, ...]:
+    """Return ``--protocol``, ``--timeout`` and the options of TLS."""
+    signer = "CA certificates that verify the server's certificate (default: the system's)"
+    return (
+        argument(
+            "--protocol",
+            help="the protocol to use (default: memcache)",
+            default="memcache",
+            choices=tuple(protocols),
+        ),
+        flag("--tls", "use TLS, and verify the server's certificate"),
+        option("--ca", "FILE", path_name, signer),
+        option("--cert", "FILE", path_name, "client certificate to send to the server"),
+        option("--key", "FILE", path_name, "private key of the certificate, if it is in another file"),
+        option("--server-name", "NAME", str, "name that the server's certificate must have (default: the host)"),
+        option("--timeout", "DURATION", wire_duration_s, "how long a server may take to answer", "10s"),
+    )
+
+
+SERVER_OPTIONS: Final = (
+    argument(
         "--server",
         help="the server; several share the work, separated by commas or given one per option; or a server set,"
         f" zk://ZK1[:PORT],.../PATH, whose members share the work (default: {ENVIRONMENT}, or localhost)",
@@ -202,16 +230,10 @@ def add_server_options(add: Callable[..., object]) -> None:
         metavar="HOST[:PORT]",
         action="append",
         dest="servers",
-    )
-    add("--protocol", help="the protocol to use (default: memcache)", default="memcache", choices=tuple(DEFAULT_PORTS))
-    add_tls_options(add)
-    add(
-        "--timeout",
-        help="how long a server may take to answer (default: 10s)",
-        default=10.0,
-        metavar="DURATION",
-        type=wire_duration_s,
-    )
+    ),
+    *connection_options(DEFAULT_PORTS),
+)
+"""The options that name servers and say how to connect to them."""
 
 
 def with_servers(parser: ArgumentParser, arguments: Namespace, make: Callable[[list[str], TlsOptions | None], T]) -> T:
@@ -233,27 +255,15 @@ def with_servers(parser: ArgumentParser, arguments: Namespace, make: Callable[[l
         raise ToolFailed(f"{explain_os_error(error)}; is it PEM? name another one in the zks://...", EX_USAGE) from None
 
 
-def add_tls_options(add: Callable[..., object]) -> None:
-    """Add ``--tls`` and its options. `add` is called like ``ArgumentParser.add_argument``."""
-    add("--tls", help="use TLS, and verify the server's certificate", default=False, action="store_true")
-    signer = "CA certificates that verify the server's certificate (default: the system's)"
-    add("--ca", help=signer, metavar="FILE", type=path_name)
-    add("--cert", help="client certificate to send to the server", metavar="FILE", type=path_name)
-    add("--key", help="private key of the certificate, if it is in another file", metavar="FILE", type=path_name)
-    add("--server-name", help="name that the server's certificate must have (default: the host)", metavar="NAME")
+def tls_options(parser: ArgumentParser, arguments: Namespace, needed: str = "--tls") -> TlsOptions | None:
+    """Return the TLS options, or None without ``--tls``, which is called `needed` in a message.
 
-
-def tls_options(parser: ArgumentParser, arguments: Namespace) -> TlsOptions | None:
-    """Return the TLS options, or None without ``--tls``. Raise `ToolFailed` if a file cannot be used."""
-    if arguments.tls:
-        return tls_files(parser, arguments)
-    if any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name)):
-        parser.error("--ca, --cert, --key and --server-name need --tls")
-    return None
-
-
-def tls_files(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
-    """Return the TLS options. Raise `ToolFailed`, with the file's name and option, if a file cannot be used."""
+    Raise `ToolFailed`, with the file's name and option, if a file cannot be used.
+    """
+    if not arguments.tls:
+        if any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name)):
+            parser.error(f"--ca, --cert, --key and --server-name need {needed}")
+        return None
     if arguments.key is not None and arguments.cert is None:
         parser.error("--key needs the --cert that it belongs to")
     options = TlsOptions(arguments.ca, arguments.cert, arguments.key, arguments.server_name)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kestrel.disk.files import Disk
 from kestrel.server.process import raise_file_limit
-from kestrel.tools.arguments import add_queue_option, make_parser, path_name
+from kestrel.tools.arguments import add_queue_option, argument, flag, make_parser, one_of, path_name
 from kestrel.tools.dumps import JournalDump, ScrollDump
 from kestrel.tools.files.folder import Folder, Found, FoundFile, FoundScroll, distinct
 from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot, damage_sentence
@@ -58,26 +58,28 @@ def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
-    parser.add_argument(
-        "paths",
-        metavar="PATH",
-        nargs="+",
-        type=path_name,
-        help="a journal file, to show all files of its queue; a reader file of a scroll, to show its queue; a writer"
-        " file, to show all queues of its scroll; or a folder",
+    return make_parser(
+        TOOL,
+        _DESCRIPTION,
+        _EPILOG,
+        argument(
+            "paths",
+            metavar="PATH",
+            nargs="+",
+            type=path_name,
+            help="a journal file, to show all files of its queue; a reader file of a scroll, to show its queue; a"
+            " writer file, to show all queues of its scroll; or a folder",
+        ),
+        add_queue_option,
+        flag("--this-file", "read only these files, whatever their names"),
+        flag("-q", "--quiet", "print only the summary"),
+        flag("-d", "--data", "print the data of added items too, escaped"),
+        one_of(
+            flag("-A", "--added", "print only the raw data of added items, one per line"),
+            flag("-Q", "--queued", "print only the raw data of the items in the queue, one per line"),
+            flag("--json", "print JSON, one object per record, then a summary"),
+        ),
     )
-    add_queue_option(parser)
-    parser.add_argument("--this-file", action="store_true", help="read only these files, whatever their names")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only the summary")
-    parser.add_argument("-d", "--data", action="store_true", help="print the data of added items too, escaped")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("-A", "--added", action="store_true", help="print only the raw data of added items, one per line")
-    form.add_argument(
-        "-Q", "--queued", action="store_true", help="print only the raw data of the items in the queue, one per line"
-    )
-    form.add_argument("--json", action="store_true", help="print JSON, one object per record, then a summary")
-    return parser
 
 
 def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:

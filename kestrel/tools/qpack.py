@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import FileNumbers
 from kestrel.server.process import raise_file_limit
-from kestrel.tools.arguments import add_queue_option, make_parser, path_name
+from kestrel.tools.arguments import add_queue_option, argument, flag, make_parser, path_name
 from kestrel.tools.files.folder import (
     Folder,
     Found,
@@ -57,14 +57,15 @@ def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
-    parser.add_argument("folder", metavar="FOLDER", type=path_name, help="the folder of the journals or scrolls")
-    add_queue_option(parser)
-    parser.add_argument(
-        "--verify", "--dry-run", action="store_true", help="read all files, change nothing, and report their state"
+    return make_parser(
+        TOOL,
+        _DESCRIPTION,
+        _EPILOG,
+        argument("folder", metavar="FOLDER", type=path_name, help="the folder of the journals or scrolls"),
+        add_queue_option,
+        flag("--verify", "--dry-run", "read all files, change nothing, and report their state"),
+        flag("--json", "print JSON, one object per queue"),
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per queue")
-    return parser
 
 
 def _pack_or_verify(arguments: Namespace, disk: Disk) -> int:

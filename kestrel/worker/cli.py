@@ -16,9 +16,12 @@ from typing import Final
 from kestrel.escaping import show_name
 from kestrel.tls import TlsOptions
 from kestrel.tools.arguments import (
-    add_server_options,
+    SERVER_OPTIONS,
+    argument,
+    flag,
     int_in_range,
     make_parser,
+    option,
     positive_duration_s,
     wire_duration_s,
     wire_queue_name,
@@ -54,60 +57,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
-    parser.add_argument(
-        "function",
-        metavar="MODULE:FUNCTION",
-        help="the function, in a module that Python finds in the current folder or in its path",
+    function = "the function, in a module that Python finds in the current folder or in its path"
+    queue = "take items of this queue; several are asked in turn"
+    pause = "pause before the first retry; each further pause is twice as long, up to a minute"
+    error_queue = (
+        "put items whose calls all failed to this queue (default: return them, so that the server counts them)"
     )
-    parser.add_argument(
-        "--queue",
-        metavar="NAME",
-        type=wire_queue_name,
-        action="append",
-        required=True,
-        dest="queues",
-        help="take items of this queue; several are asked in turn",
+    hold = "time for all calls and pauses of an item; then the server delivers it again; only thrift"
+    return make_parser(
+        TOOL,
+        _DESCRIPTION,
+        _EPILOG,
+        argument("function", metavar="MODULE:FUNCTION", help=function),
+        option("--queue", "NAME", wire_queue_name, queue, action="append", required=True, dest="queues"),
+        option("--concurrency", "N", int_in_range(1, 1000), "number of items at a time", 1),
+        option("--retries", "N", int_in_range(0, 1000), "how often a failed call is repeated", 3),
+        option("--retry-pause", "DURATION", positive_duration_s, pause, "1s"),
+        option("--error-queue", "NAME", wire_queue_name, error_queue),
+        option("--hold", "DURATION", wire_duration_s, hold, "1m"),
+        flag("--log-messages", "log also the messages of exceptions, which may quote items"),
+        *SERVER_OPTIONS,
     )
-    parser.add_argument(
-        "--concurrency",
-        metavar="N",
-        type=int_in_range(1, 1000),
-        default=1,
-        help="number of items at a time (default: 1)",
-    )
-    parser.add_argument(
-        "--retries",
-        metavar="N",
-        type=int_in_range(0, 1000),
-        default=3,
-        help="how often a failed call is repeated (default: 3)",
-    )
-    parser.add_argument(
-        "--retry-pause",
-        metavar="DURATION",
-        type=positive_duration_s,
-        default=1.0,
-        help="pause before the first retry; each further pause is twice as long, up to a minute (default: 1s)",
-    )
-    parser.add_argument(
-        "--error-queue",
-        metavar="NAME",
-        type=wire_queue_name,
-        help="put items whose calls all failed to this queue (default: return them, so that the server counts them)",
-    )
-    parser.add_argument(
-        "--hold",
-        metavar="DURATION",
-        type=wire_duration_s,
-        default=60.0,
-        help="time for all calls and pauses of an item; then the server delivers it again; only thrift (default: 1m)",
-    )
-    parser.add_argument(
-        "--log-messages", action="store_true", help="log also the messages of exceptions, which may quote items"
-    )
-    add_server_options(parser.add_argument)
-    return parser
 
 
 def _do(argv: Sequence[str] | None) -> int:

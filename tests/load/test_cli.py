@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import kestrel
-from kestrel.load.cli import LoadDefaults, add_options, main, options
-from kestrel.tools.arguments import make_parser
+from kestrel.load.cli import main, make_load_parser, options
 
 TOOLS = ("flood", "many-clients", "put-many", "packing", "leaky-reader")
 
@@ -86,7 +85,4 @@ def test_several_servers_in_the_environment_are_refused(
 @pytest.mark.parametrize("servers", ["127.0.0.1:1,", " 127.0.0.1:1 ", ", 127.0.0.1:1"])
 def test_single_server_in_the_environment_is_used(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KESTREL_SERVERS", servers)
-    parser = make_parser("kestrel-load", "", "")
-    defaults = LoadDefaults("load_x", 1, "24", 1)
-    add_options(parser, defaults)
-    assert options(parser, parser.parse_args([]), defaults).address == ("127.0.0.1", 1)
+    assert options(make_load_parser().parse_args(["flood"])).address == ("127.0.0.1", 1)

@@ -9,9 +9,10 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, NoReturn
 
+from kestrel.tls import TlsOptions
 from kestrel.tools.arguments import (
+    SERVER_OPTIONS,
     AddArguments,
-    add_server_options,
     argument,
     duration_s,
     flag,
@@ -20,7 +21,7 @@ from kestrel.tools.arguments import (
     option,
     positive,
     positive_duration_s,
-    tls_files,
+    tls_options,
     wire_duration_s,
     wire_queue_name,
     with_servers,
@@ -93,20 +94,16 @@ def _help(parser: ArgumentParser, arguments: Namespace) -> NoReturn:
 def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminClient:
     if arguments.servers or arguments.tls:
         parser.error("top asks the admin port: use --admin http://HOST:PORT, or https, and not --server or --tls")
-    tls = tls_files(parser, arguments)
+    arguments.tls = arguments.admin.lower().startswith("https:")
+    tls = tls_options(parser, arguments, "--admin https://HOST:PORT")
     try:
-        client = AdminClient(arguments.admin, tls, arguments.timeout, clock.seconds)
+        return AdminClient(arguments.admin, tls or TlsOptions(), arguments.timeout, clock.seconds)
     except ValueError as error:
         parser.error(f"--admin: {error}")
-    is_given = any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name))
-    if is_given and not client.is_https:
-        parser.error("--ca, --cert, --key and --server-name need --admin https://HOST:PORT")
-    return client
 
 
 def _parser() -> ArgumentParser:
-    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG, _MainParser)
-    add_server_options(parser.add_argument)
+    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG, *SERVER_OPTIONS, kind=_MainParser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands", parser_class=_CommandParser)
     _add_commands(partial(_add_command, commands))
     return parser
@@ -125,18 +122,20 @@ def _add_command(
         allow_abbrev=False,
     )
     command.set_defaults(do=do)
-    _add_server_options_again(command)
+    for add in SERVER_OPTIONS:
+        add(_Overriding(command))
     for add in arguments:
         add(command)
 
 
-def _add_server_options_again(command: ArgumentParser) -> None:
-    """Add the server options to a command. They override those before it, and its help does not repeat them."""
+class _Overriding:
+    """A command's parser, to which options are added that override those before the command. Its help has none."""
 
-    def add(option: str, **more: Any) -> None:
-        command.add_argument(option, **more | {"help": SUPPRESS, "default": SUPPRESS})
+    def __init__(self, command: ArgumentParser) -> None:
+        self._command = command
 
-    add_server_options(add)
+    def add_argument(self, name: str, **options: Any) -> None:
+        self._command.add_argument(name, **options | {"help": SUPPRESS, "default": SUPPRESS})
 
 
 class _MainParser(ArgumentParser):
@@ -242,10 +241,10 @@ def _add_commands(add: Callable[..., None]) -> None:
         ],
         _QUEUE,
         one_of(
-            option("-n --number", "N", positive, "take up to N items (default: 1)", default=1),
+            option("-n --number", "N", positive, "take up to N items", 1),
             flag("--all", "take items until the queue is empty"),
         ),
-        option("--wait", "DURATION", duration_s, "wait up to this long for each item", default=0.0),
+        option("--wait", "DURATION", duration_s, "wait up to this long for each item"),
         _FORM,
     )
     add(
@@ -339,8 +338,8 @@ def _add_commands(add: Callable[..., None]) -> None:
             "--interval",
             "DURATION",
             positive_duration_s,
-            "refresh interval, over which rates are measured (default: 2s)",
-            default=2.0,
+            "refresh interval, over which rates are measured",
+            "2s",
         ),
         argument("--sort", choices=SORTS, default="items", help="column to sort by (default: items)"),
         argument("--filter", metavar="TEXT", default="", help="show only queues with TEXT in their names"),

@@ -134,7 +134,7 @@ def get(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     limit = math.inf if arguments.all else arguments.number
     output = Output()
     with closing(_item_taker(servers, arguments, output)) as taker:
-        while taker.count < limit and _take(taker, arguments.wait, limit - taker.count):
+        while taker.count < limit and _take(taker, arguments.wait or 0.0, limit - taker.count):
             pass
         return EX_OK if taker.count else _without_item(arguments, output)
 

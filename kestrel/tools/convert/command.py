@@ -13,7 +13,7 @@ from typing import Final
 from kestrel.disk.files import Disk
 from kestrel.server.process import raise_file_limit
 from kestrel.server.startup_errors import EX_CANNOT_CREATE
-from kestrel.tools.arguments import make_parser
+from kestrel.tools.arguments import flag, make_parser, one_of, option
 from kestrel.tools.convert.conversion_folders import ConversionFolder, ConversionState, Staging, check_folders
 from kestrel.tools.convert.sources import SOURCES, ConversionSource, Family, FamilyItem, FolderSums, sum_families
 from kestrel.tools.convert.targets import TARGETS, ConversionTarget
@@ -54,23 +54,19 @@ def main(
 
 
 def _parser() -> ArgumentParser:
-    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
-    parser.add_argument(
-        "source", metavar="SOURCE", type=ConversionFolder.parse, help="journal:FOLDER or scroll:FOLDER; it is only read"
+    target = "a folder of the other kind that does not exist yet, or is empty"
+    return make_parser(
+        TOOL,
+        _DESCRIPTION,
+        _EPILOG,
+        option("source", "SOURCE", ConversionFolder.parse, "journal:FOLDER or scroll:FOLDER; it is only read"),
+        option("target", "TARGET", ConversionFolder.parse, target),
+        flag("--anew", "start over, and discard the work of an unfinished earlier run"),
+        one_of(
+            flag("-q", "--quiet", "print nothing on success"),
+            flag("--json", "print JSON, one object per queue, then a summary"),
+        ),
     )
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        type=ConversionFolder.parse,
-        help="a folder of the other kind that does not exist yet, or is empty",
-    )
-    parser.add_argument(
-        "--anew", action="store_true", help="start over, and discard the work of an unfinished earlier run"
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("-q", "--quiet", action="store_true", help="print nothing on success")
-    form.add_argument("--json", action="store_true", help="print JSON, one object per queue, then a summary")
-    return parser
 
 
 class _Conversion:

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import kestrel
 from kestrel.config.load import ConfigError, loads
 from kestrel.disk.files import AtomicFile, Disk
-from kestrel.tools.arguments import make_parser, path_name
+from kestrel.tools.arguments import flag, make_parser, option, path_name
 from kestrel.tools.convert_config.config_converter import ConfigRemark, ConvertedConfig, read
 from kestrel.tools.convert_config.scala_parser import ScalaError, parse
 from kestrel.tools.formatting import show_path, show_text
@@ -49,18 +49,14 @@ def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
-    parser.add_argument(
-        "source",
-        metavar="PRODUCTION.SCALA",
-        type=path_name,
-        help="the configuration of Kestrel; - for standard input",
+    return make_parser(
+        TOOL,
+        _DESCRIPTION,
+        _EPILOG,
+        option("source", "PRODUCTION.SCALA", path_name, "the configuration of Kestrel; - for standard input"),
+        option("-o --output", "FILE", path_name, "where to write the TOML (default: standard output)"),
+        flag("--force", "replace FILE if it exists"),
     )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=path_name, help="where to write the TOML (default: standard output)"
-    )
-    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    return parser
 
 
 def _convert(arguments: Namespace, disk: Disk) -> int:
