@@ -72,21 +72,15 @@ class RandomChoice(Generic[S]):
     """A random choice of a server for each request. A server that failed is not chosen for a while (`Backoff`).
 
     While all servers are backing off, the one whose backoff ends first is chosen. `seconds` is a monotonic clock.
-    `no_server_reason` is the error message for an empty list of servers.
     """
 
-    def __init__(
-        self,
-        servers: Iterable[S],
-        random: Random,
-        seconds: Callable[[], float],
-        *,
-        no_server_reason: str = NO_SERVER,
-    ) -> None:
+    no_server_reason = NO_SERVER
+    """Error message for an empty list of servers."""
+
+    def __init__(self, servers: Iterable[S], random: Random, seconds: Callable[[], float]) -> None:
         self._random = random
         self._seconds = seconds
         self._backoffs: dict[S, Backoff] = {}
-        self.no_server_reason = no_server_reason
         self.use(servers)
 
     def use(self, servers: Iterable[S]) -> None:
@@ -127,15 +121,9 @@ class StayingChoice(RandomChoice[S]):
     """A choice that stays with one server for `gets_per_server` requests, unless it is empty or fails."""
 
     def __init__(
-        self,
-        servers: Iterable[S],
-        random: Random,
-        seconds: Callable[[], float],
-        *,
-        gets_per_server: int = GETS_PER_SERVER,
-        no_server_reason: str = NO_SERVER,
+        self, servers: Iterable[S], random: Random, seconds: Callable[[], float], gets_per_server: int = GETS_PER_SERVER
     ) -> None:
-        super().__init__(servers, random, seconds, no_server_reason=no_server_reason)
+        super().__init__(servers, random, seconds)
         self._gets_per_server = gets_per_server
         self._current: S | None = None
         self._left = 0
@@ -166,10 +154,10 @@ class ServerChoices(Generic[S]):
         gets_per_server: int = GETS_PER_SERVER,
         no_server_reason: NoServerReasons = NO_SERVER_REASONS,
     ) -> None:
-        self.writes: RandomChoice[S] = RandomChoice((), random, seconds, no_server_reason=no_server_reason.writes)
-        self.reads: StayingChoice[S] = StayingChoice(
-            (), random, seconds, gets_per_server=gets_per_server, no_server_reason=no_server_reason.reads
-        )
+        self.writes: RandomChoice[S] = RandomChoice((), random, seconds)
+        self.writes.no_server_reason = no_server_reason.writes
+        self.reads: StayingChoice[S] = StayingChoice((), random, seconds, gets_per_server)
+        self.reads.no_server_reason = no_server_reason.reads
         self.servers: tuple[S, ...] = ()
         """All servers, those for gets first."""
         self._no_server_reason = no_server_reason.all

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from twisted.internet.defer import Deferred, DeferredList, TimeoutError
-from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
@@ -34,10 +34,10 @@ from kestrel.client.choice import GETS_PER_SERVER, ServerChoices, naming_server
 from kestrel.client.dialect import make_dialect
 from kestrel.client.errors import CannotConnect, NoServer
 from kestrel.client.members import Addresses, FollowedServers, Roster, follow_zookeeper, parse_single_server_set
-from kestrel.client.openssl import tls_endpoint
+from kestrel.client.openssl import server_endpoint, tls_endpoint
 from kestrel.client.pipeline import ClosedByEarlierRefusal, Pipeline
 from kestrel.client.requests import MAX_CONNECTIONS, AsyncRequests
-from kestrel.client.server import Server
+from kestrel.client.server import Server, fire_all
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tls import TlsOptions
 
@@ -110,20 +110,18 @@ class Client(AsyncRequests[Server, Pipeline]):
         if isinstance(servers, str) or IStreamClientEndpoint.providedBy(servers):
             servers = [servers]
 
-        def make(name: str, endpoint: IStreamClientEndpoint) -> Server:
-            return Server(
-                name,
-                endpoint,
-                reactor,
-                timeout_s=timeout_s,
-                max_connections=max_connections,
-                random=chance,
-                waits_for_backoff=self._all_back_off,
-                closes_connection=self._dialect.closes_connection,
-            )
+        make = partial(
+            Server,
+            clock=reactor,
+            timeout_s=timeout_s,
+            max_connections=max_connections,
+            random=chance,
+            waits_for_backoff=lambda: all(server.is_backing_off for server in self._roster.servers),
+            closes_connection=self._dialect.closes_connection,
+        )
 
         def make_member(address: Address) -> Server:
-            return make(str(address), _endpoint(reactor, address, tls, timeout_s))
+            return make(str(address), server_endpoint(reactor, address, tls, timeout_s))
 
         server_set = parse_single_server_set(servers)
         if server_set is not None:
@@ -145,9 +143,7 @@ class Client(AsyncRequests[Server, Pipeline]):
         servers = [*self._roster.servers, *self._left]
         for server in servers:  # a request that fails at one of them must not move to the next
             server.shut()
-        for waiting in list(self._waiting):
-            if not waiting.called:
-                waiting.errback(self._closed())
+        fire_all(self._waiting, lambda: Failure(self._closed()))
         ends = [server.close() for server in servers]
         if self._followed is not None and self._followed.is_following:
             ends.append(self._stop_following(self._followed))
@@ -187,16 +183,11 @@ class Client(AsyncRequests[Server, Pipeline]):
         self._roster.refresh()
         known = None if self._followed is None else self._followed.known
         if known is not None:
-            for waiting in list(self._waiting):
-                if not waiting.called:
-                    waiting.callback(known)
+            fire_all(self._waiting, lambda: known)
 
     def _leave(self, server: Server) -> None:
         self._left.add(server)
         server.leave()
-
-    def _all_back_off(self) -> bool:
-        return all(server.is_backing_off for server in self._roster.servers)
 
     async def _stop_following(self, followed: FollowedServers) -> None:
         # Not in the reactor's thread pool, which may have stopped if the program closes its clients at shutdown.
@@ -262,14 +253,9 @@ def _endpoints(
     for number, server in enumerate(servers):
         if isinstance(server, str):
             address = parse_address(server, default_port)
-            endpoints[str(address)] = _endpoint(reactor, address, tls, timeout_s)
+            endpoints[str(address)] = server_endpoint(reactor, address, tls, timeout_s)
         else:
             if tls is not None and tls.server_name is None:
                 raise ValueError("TlsOptions needs a server_name when a server is given as an endpoint")
             endpoints[f"servers[{number}]"] = server if tls is None else tls_endpoint(tls, "", server)
     return endpoints
-
-
-def _endpoint(reactor: Any, address: Address, tls: TlsOptions | None, timeout_s: float) -> IStreamClientEndpoint:
-    endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, *address, timeout=timeout_s)
-    return endpoint if tls is None else tls_endpoint(tls, address.host, endpoint)

@@ -77,17 +77,6 @@ def parse_single_server_set(servers: Sequence[object]) -> ServerSetUri | None:
     return uri
 
 
-def parse_addresses(servers: Iterable[str], protocol: str) -> tuple[Address, ...]:
-    """Parse server addresses and remove duplicates. The default port is that of `protocol`.
-
-    Raises ValueError for an invalid address, or if there is none.
-    """
-    found = tuple(dict.fromkeys(parse_address(server, DEFAULT_PORTS[protocol]) for server in servers))
-    if not found:
-        raise ValueError("there must be at least one server")
-    return found
-
-
 class FixedServers:
     """A fixed list of servers."""
 
@@ -208,9 +197,12 @@ def parse_servers(servers: str | Sequence[str], protocol: str, timeout_s: float)
     """
     given = [servers] if isinstance(servers, str) else list(servers)
     uri = parse_single_server_set(given)
-    if uri is None:
-        return FixedServers(parse_addresses(given, protocol))
-    return FollowedServers(uri, protocol, timeout_s)
+    if uri is not None:
+        return FollowedServers(uri, protocol, timeout_s)
+    addresses = tuple(dict.fromkeys(parse_address(server, DEFAULT_PORTS[protocol]) for server in given))
+    if not addresses:
+        raise ValueError("there must be at least one server")
+    return FixedServers(addresses)
 
 
 class Roster(ServerChoices[S]):

@@ -1,4 +1,4 @@
-"""TLS for clients on Twisted's endpoints."""
+"""Twisted's endpoints for clients, and TLS on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service_identity.cryptography import extract_patterns
 from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.endpoints import wrapClientTLS
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,
     IProtocol,
@@ -27,6 +27,7 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from kestrel.address import Address
 from kestrel.client.errors import CannotConnect
 from kestrel.pem import load_certificate_and_key, load_certificates
 from kestrel.tls import TlsOptions
@@ -39,6 +40,12 @@ _REASONS: Final[dict[int, str]] = {
     _Codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT: "it is self-signed",
 }
 """Reasons for the most common verification errors. All others are reported as an untrusted signature."""
+
+
+def server_endpoint(reactor: Any, address: Address, tls: TlsOptions | None, timeout_s: float) -> IStreamClientEndpoint:
+    """Return an endpoint that connects to `address`, over TLS if `tls` is given. Raises OSError for unusable files."""
+    endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, *address, timeout=timeout_s)
+    return endpoint if tls is None else tls_endpoint(tls, address.host, endpoint)
 
 
 def tls_endpoint(options: TlsOptions, host: str, endpoint: IStreamClientEndpoint) -> IStreamClientEndpoint:

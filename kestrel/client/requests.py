@@ -52,11 +52,6 @@ class AsyncConnection(Protocol):
         """Close the connection at once. Over memcache, the server returns open reads to their queues."""
 
 
-class _PutTimes(NamedTuple):
-    expiry_ms: int
-    delay_ms: int
-
-
 S = TypeVar("S", bound=Hashable)
 C = TypeVar("C", bound=AsyncConnection)
 
@@ -87,7 +82,7 @@ class AsyncRequests(ABC, Generic[S, C]):
         It expires after `expires_in` seconds; memcache rounds up to whole seconds, fewer than 1,000,000. It becomes
         visible after `delay` seconds. If every server refuses or fails, the error of the last one is raised.
         """
-        name, times = name_bytes(queue), _PutTimes(expiry_ms(expires_in), delay_ms(delay))
+        name, times = name_bytes(queue), (expiry_ms(expires_in), delay_ms(delay))
 
         async def ask(server: S) -> int:
             [(_, call)] = self._dialect.put(name, [data], *times)
@@ -104,13 +99,13 @@ class AsyncRequests(ABC, Generic[S, C]):
         raises, any of the items may have been stored. On thrift a `ServerError` applies to a whole batch. After a disk
         failure part of that batch may be stored, and then be stored twice.
         """
-        name, times = name_bytes(queue), _PutTimes(expiry_ms(expires_in), delay_ms(delay))
+        name, times = name_bytes(queue), (expiry_ms(expires_in), delay_ms(delay))
         stored = 0
         for batch in batches(items):
             stored += await self._put_batch(name, batch, times)
         return stored
 
-    async def _put_batch(self, queue: bytes, items: Sequence[bytes], times: _PutTimes) -> int:
+    async def _put_batch(self, queue: bytes, items: Sequence[bytes], times: tuple[int, int]) -> int:
         check_queue_name(queue)  # before a connection is made
         batch = PutBatch(items)
 

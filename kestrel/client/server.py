@@ -6,15 +6,15 @@ not needed, and retry for ever where a request must move to another server.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, TimeoutError
 from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
 
 from kestrel.client.choice import MAX_BACKOFF_S, Backoff
 from kestrel.client.errors import AllInUse, CannotConnect, Refused
@@ -24,6 +24,13 @@ T = TypeVar("T")
 
 IDLE_S: Final = 30.0
 """How long an unused connection is kept."""
+
+
+def fire_all(waiting: Iterable[Deferred[T]], make_result: Callable[[], T | Failure]) -> None:
+    """Fire each Deferred that was not cancelled with a result of its own."""
+    for each in list(waiting):
+        if not each.called:
+            each.callback(make_result())
 
 
 class Server:
@@ -61,8 +68,7 @@ class Server:
         self._shared: Pipeline | None = None
         self._waiting_for_shared: list[Deferred[Pipeline]] = []
         self._idle: dict[Pipeline, IDelayedCall] = {}  # with the call that closes it
-        self._free = max_connections - 1  # not counting the shared one
-        self._waiters: deque[Deferred[Pipeline | None]] = deque()
+        self._free = DeferredSemaphore(max_connections - 1)  # held by exclusive connections in use
         self._attempts: set[Deferred[Pipeline]] = set()
         self._connections: set[Pipeline] = set()
         self._has_left = False
@@ -86,23 +92,18 @@ class Server:
         waiting: Deferred[Pipeline] = Deferred()
         self._waiting_for_shared.append(waiting)
         if len(self._waiting_for_shared) == 1:
-            self._connect().addCallbacks(self._shared_is_there, lambda failure: self._no_shared(failure.value))
+            self._connect().addBoth(self._shared_attempted)
         return await waiting
 
-    def _shared_is_there(self, pipeline: Pipeline) -> None:
-        self._shared = pipeline
+    def _shared_attempted(self, result: Pipeline | Failure) -> None:
+        waiting, self._waiting_for_shared = self._waiting_for_shared, []
+        if isinstance(result, Failure):
+            fire_all(waiting, lambda: Failure(CannotConnect(str(result.value))))
+            return
+        self._shared = result
         if self._has_left:  # serve only the requests that wait for it now
-            self._clock.callLater(0, pipeline.retire)
-        waiting, self._waiting_for_shared = self._waiting_for_shared, []
-        for each in waiting:
-            if not each.called:
-                each.callback(pipeline)
-
-    def _no_shared(self, error: BaseException) -> None:
-        waiting, self._waiting_for_shared = self._waiting_for_shared, []
-        for each in waiting:
-            if not each.called:
-                each.errback(CannotConnect(str(error)))
+            self._clock.callLater(0, result.retire)
+        fire_all(waiting, lambda: result)
 
     # Exclusive connections.
 
@@ -111,20 +112,25 @@ class Server:
 
         Pass it to `give_back` afterwards.
         """
-        while self._idle:
-            pipeline, too_long = self._idle.popitem()
-            too_long.cancel()
-            if pipeline.is_at_rest:
-                return pipeline
-            self._connection_freed()
-        if self._free:
-            self._free -= 1
-        elif (given := await self._wait_for_connection(self._timeout_s + wait_ms / 1000)) is not None:
-            return given
+        if self._is_closed:
+            raise self._closed()
         try:
+            await self._free.acquire().addTimeout(self._timeout_s + wait_ms / 1000, self._clock)
+        except TimeoutError:
+            raise AllInUse(f"{self}: all connections to this server are in use") from None
+        except CancelledError:
+            if self._is_closed:
+                raise self._closed() from None
+            raise
+        try:
+            while self._idle:
+                pipeline, too_long = self._idle.popitem()
+                too_long.cancel()
+                if pipeline.is_at_rest:
+                    return pipeline
             return await self._connect()
         except BaseException:
-            self._connection_freed()
+            self._free.release()
             raise
 
     def give_back(self, pipeline: Pipeline) -> None:
@@ -133,45 +139,16 @@ class Server:
         """
         if pipeline.is_usable and not pipeline.is_at_rest:
             pipeline.drop()
-        if not pipeline.is_usable:
-            self._connection_freed()
-        elif (next_in_line := self._wake_next_waiter()) is not None:
-            next_in_line.callback(pipeline)
-        elif self._has_left:
-            pipeline.retire()
-            self._connection_freed()
-        else:
-            self._idle[pipeline] = self._clock.callLater(IDLE_S, self._idle_for_too_long, pipeline)
+        if pipeline.is_usable:
+            if self._has_left and not self._free.waiting:
+                pipeline.retire()
+            else:
+                self._idle[pipeline] = self._clock.callLater(IDLE_S, self._idle_for_too_long, pipeline)
+        self._free.release()  # the next request in line takes the connection at once
 
     def _idle_for_too_long(self, pipeline: Pipeline) -> None:
         del self._idle[pipeline]
         pipeline.retire()
-        self._connection_freed()
-
-    async def _wait_for_connection(self, limit_s: float) -> Pipeline | None:
-        """Wait for a connection that is given back. Return None if the caller may make a new one instead."""
-        if self._is_closed:
-            raise self._closed()
-        waiting: Deferred[Pipeline | None] = Deferred()
-        self._waiters.append(waiting)
-        try:
-            return await waiting.addTimeout(limit_s, self._clock)
-        except TimeoutError:
-            raise AllInUse(f"{self}: all connections to this server are in use") from None
-
-    def _wake_next_waiter(self) -> Deferred[Pipeline | None] | None:
-        while self._waiters:
-            waiting = self._waiters.popleft()
-            if not waiting.called:
-                return waiting
-        return None
-
-    def _connection_freed(self) -> None:
-        next_in_line = self._wake_next_waiter()
-        if next_in_line is None:
-            self._free += 1
-        else:
-            next_in_line.callback(None)
 
     # Connecting.
 
@@ -230,12 +207,9 @@ class Server:
         too_long = self._idle.pop(pipeline, None)
         if too_long is not None:
             too_long.cancel()
-            self._connection_freed()
         if not self._connections:
             closing, self._closing = self._closing, []
-            for each in closing:
-                if not each.called:
-                    each.callback(None)
+            fire_all(closing, lambda: None)
 
     # Leaving and closing.
 
@@ -260,8 +234,8 @@ class Server:
         self.shut()
         for attempt in list(self._attempts):
             attempt.cancel()
-        while (waiting := self._wake_next_waiter()) is not None:
-            waiting.errback(self._closed())
+        for waiting in self._free.waiting[:]:
+            waiting.cancel()
         for pipeline in list(self._connections):
             pipeline.drop("the client was closed")
         if self._connections:

@@ -198,24 +198,20 @@ class ThriftCalls:
         self,
         method: bytes,
         arguments: Sequence[bytes],
-        type_: int,
+        type_: int | None,
         read: Callable[[binary.ThriftReader], T],
         *,
         wait_ms: int = 0,
     ) -> Call[T]:
-        number, request = self._request(method, arguments)
-        return Call(request, self._reply(method, number, type_, read), wait_ms=wait_ms)
-
-    def _void(self, method: bytes, arguments: Sequence[bytes]) -> Call[None]:
-        number, request = self._request(method, arguments)
-        return Call(request, self._void_reply(method, number))
-
-    def _request(self, method: bytes, arguments: Sequence[bytes]) -> tuple[int, bytes]:
+        """Return a call whose result has a value of type `type_`, or none if that is None."""
         number = next(self._numbers) & _LARGEST
         request = binary.frame(binary.header(method, binary.CALL, number), *arguments, binary.END)
         if len(request) > self._max_frame_bytes:
             raise RequestError(f"the request is too large; limit={self._max_frame_bytes}")
-        return number, request
+        return Call(request, self._reply(method, number, type_, read), wait_ms=wait_ms)
+
+    def _void(self, method: bytes, arguments: Sequence[bytes]) -> Call[None]:
+        return self._call(method, arguments, None, lambda _: None)
 
     def _frame(self, method: bytes, number: int) -> Reply[binary.ThriftReader]:
         """Read the frame of a reply, up to the fields of its result."""
@@ -234,23 +230,19 @@ class ThriftCalls:
             raise BadReply("the message is not a reply")
         return reader
 
-    def _reply(self, method: bytes, number: int, type_: int, read: Callable[[binary.ThriftReader], T]) -> Reply[T]:
+    def _reply(
+        self, method: bytes, number: int, type_: int | None, read: Callable[[binary.ThriftReader], T]
+    ) -> Reply[T]:
         try:
             reader = yield from self._frame(method, number)
-            if _first_field(reader) != (type_, 0):
+            field = _first_field(reader)
+            if type_ is not None and field != (type_, 0):
                 raise BadReply("the result has the wrong type")
             value = read(reader)
-            _finish(reader, reader.field()[0])
+            _finish(reader, field[0] if type_ is None else reader.field()[0])
         except binary.BadThrift as error:
             raise BadReply(str(error)) from None
         return value
-
-    def _void_reply(self, method: bytes, number: int) -> Reply[None]:
-        try:
-            reader = yield from self._frame(method, number)
-            _finish(reader, _first_field(reader)[0])
-        except binary.BadThrift as error:
-            raise BadReply(str(error)) from None
 
 
 def _first_field(reader: binary.ThriftReader) -> tuple[int, int]:

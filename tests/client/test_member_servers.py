@@ -14,6 +14,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from kestrel.client import client as client_module
+from kestrel.client import openssl
 from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, ConnectionFailed, NoServer
 from kestrel.client.server import IDLE_S
@@ -72,7 +73,7 @@ class World:
         self.servers = [MemoryServer(clock=self.reactor) for _ in range(servers)]
         self.endpoints = [self.network.endpoint(server, protocol) for server in self.servers]
         monkeypatch.setattr(client_module, "follow_zookeeper", self.sets.follow)
-        monkeypatch.setattr(client_module, "HostnameEndpoint", self._endpoint)
+        monkeypatch.setattr(openssl, "HostnameEndpoint", self._endpoint)
         self.client = Client(self.reactor, SETS, protocol, timeout_s=TIMEOUT_S)
 
     def _endpoint(self, reactor: object, host: str, port: int, timeout: float) -> MemoryEndpoint:
@@ -392,7 +393,7 @@ def test_member_that_cannot_be_used_costs_no_item(world: World, monkeypatch: pyt
     world.become(0)
     world.have_put(0, b"a")
     world.run(world.client.version())
-    monkeypatch.setattr(client_module, "HostnameEndpoint", unreadable)
+    monkeypatch.setattr(openssl, "HostnameEndpoint", unreadable)
     taking = world.begin(world.client.get("work", timeout=60))
     assert world.result(taking) == b"a"
     taking = world.begin(world.client.get("work", timeout=60))
@@ -401,7 +402,7 @@ def test_member_that_cannot_be_used_costs_no_item(world: World, monkeypatch: pyt
     assert world.result(taking) == b"b"
     with pytest.raises(OSError, match="Permission denied"):
         world.run(world.client.get("work"))
-    monkeypatch.setattr(client_module, "HostnameEndpoint", world._endpoint)
+    monkeypatch.setattr(openssl, "HostnameEndpoint", world._endpoint)
     world.have_put(1, b"c")
     assert world.run(world.client.get("work", timeout=1)) == b"c"
 
