@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
 import sys
@@ -21,24 +20,25 @@ from kestrel.cluster.uri import is_server_set
 from kestrel.errors import BadQueueName
 from kestrel.load.load_dialects import PORTS
 from kestrel.load.load_run import LoadOptions, LoadRun
-from kestrel.load.load_tools import LoadQueues, flood, leaky_reader, many_clients, packing, put_many
+from kestrel.load.load_tools import flood, leaky_reader, many_clients, packing, prepare, put_many, restore
 from kestrel.load.numbered_items import LEAST_BYTES, MAX_ITEMS, MOST_BYTES
 from kestrel.load.report import REDRAW_INTERVAL_S, RunProgress, format_table, format_verdict, report_json
 from kestrel.names import check_queue_name
 from kestrel.server.process import raise_file_limit
+from kestrel.tls import TlsOptions
 from kestrel.tools.arguments import (
     ENVIRONMENT,
     AddArguments,
+    argument,
     connection_options,
     duration_s,
     flag,
     int_in_range,
     make_parser,
     option,
-    split_servers,
-    tls_options,
     wire_duration_s,
     wire_queue_name,
+    with_servers,
 )
 from kestrel.tools.tool_runner import (
     EX_FOUND,
@@ -46,9 +46,9 @@ from kestrel.tools.tool_runner import (
     EX_OK,
     EX_SERVER,
     EX_USAGE,
+    BadUsage,
     ConnectionContext,
     Output,
-    ToolFailed,
     print_error,
     run,
 )
@@ -247,7 +247,7 @@ def _run(name: str, asked: LoadOptions) -> LoadRun:
     try:
         load_run = LoadRun(any_reactor, asked)
     except OSError as error:
-        raise ToolFailed(f"--ca, --cert or --key: {error}", EX_USAGE) from None
+        raise BadUsage(f"--ca, --cert or --key: {error}") from None
     progress = RunProgress(name, load_run.stats)
     problems: list[Failure] = []
 
@@ -283,11 +283,10 @@ async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
 
     A `ClientFailure` is recorded in the statistics of the run. If the tool failed, the queues are not restored.
     """
-    queues = LoadQueues(load_run)
     stats, ledger = load_run.stats, load_run.ledger
     try:
         control = await load_run.connection()
-        await queues.prepare(control)
+        made = await prepare(load_run, control)
         control.pipeline.drop()
         try:
             await tool.do(load_run)
@@ -301,7 +300,7 @@ async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
                 stats.counts |= {"seen": ledger.seen, "missing": ledger.missing}
             load_run.end()
         try:
-            await queues.restore(await load_run.connection())
+            await restore(load_run, await load_run.connection(), made)
         except ClientFailure:
             stats.is_left = True
             raise
@@ -317,8 +316,9 @@ def add_options(parser: ArgumentParser, name: str) -> None:
     """Add the options of a tool."""
     tool = _TOOLS[name]
     server = parser.add_argument_group("the server")
+    where = f"the server's address (default: {ENVIRONMENT}, or localhost)"
     for add in (
-        option("--server", "HOST[:PORT]", str, f"the server's address (default: {ENVIRONMENT}, or localhost)"),
+        argument("--server", metavar="HOST[:PORT]", nargs=1, default=[], dest="servers", help=where),
         *connection_options(PORTS),
     ):
         add(server)
@@ -347,11 +347,18 @@ def options(arguments: Namespace) -> LoadOptions:
 
     Raise `ToolFailed` if a TLS file cannot be used.
     """
+
+    def only(servers: list[str], tls: TlsOptions | None) -> tuple[Address, TlsOptions | None]:
+        if len(servers) > 1 or is_server_set(servers[0]):
+            raise ValueError("a load is put on one server: name it with --server HOST[:PORT]")
+        return parse_address(servers[0], PORTS[arguments.protocol]), tls
+
     parser: ArgumentParser = arguments.parser
+    address, tls = with_servers(parser, arguments, only)
     named = {field.name for field in fields(LoadOptions)}
     given = {name: value for name, value in vars(arguments).items() if name in named} | {
-        "address": _address(parser, arguments),
-        "tls": tls_options(parser, arguments),
+        "address": address,
+        "tls": tls,
         "timeout_s": arguments.timeout,
         "queue": arguments.queue or _default_queue(arguments.tool).encode(),
         "is_default_queue": arguments.queue is None,
@@ -371,19 +378,6 @@ def check_file_limit(parser: ArgumentParser, number_: int) -> None:
     if limit != resource.RLIM_INFINITY and wanted > limit:
         way_out = f"fewer --clients, or ulimit -Hn {wanted}"
         parser.error(f"{number_:,} connections are more than the system allows: {way_out}")
-
-
-def _address(parser: ArgumentParser, arguments: Namespace) -> Address:
-    named = arguments.server
-    if named is None:
-        there = split_servers(os.environ.get(ENVIRONMENT, ""))
-        named = ",".join(there) or "localhost"
-    if is_server_set(named) or "," in named or len(named.split()) > 1:
-        parser.error("a load is put on one server: name it with --server HOST[:PORT]")
-    try:
-        return parse_address(named, PORTS[arguments.protocol])
-    except ValueError as error:
-        parser.error(str(error))
 
 
 if __name__ == "__main__":

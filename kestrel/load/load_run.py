@@ -7,23 +7,24 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from OpenSSL import SSL
-from twisted.internet.defer import Deferred, DeferredList, FirstError, ensureDeferred
-from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, FirstError, ensureDeferred
 from twisted.internet.error import ConnectionDone, ConnectionLost, DNSLookupError
 from twisted.internet.error import TimeoutError as ConnectingTimedOut
-from twisted.internet.interfaces import IAddress, IDelayedCall, IStreamClientEndpoint
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from kestrel.address import Address
 from kestrel.client.call import Call
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed
-from kestrel.client.openssl import tls_endpoint
+from kestrel.client.openssl import server_endpoint
 from kestrel.client.pipeline import Pipeline
 from kestrel.load.load_dialects import PROTOCOLS, LoadDialect
 from kestrel.load.numbered_items import Ledger, NumberedItems
@@ -99,16 +100,6 @@ class LoadConnection(NamedTuple):
             await self.ask(call)
 
 
-class _LoadPipelineFactory(Factory):
-    noisy = False
-
-    def __init__(self, make: Callable[[], Pipeline]) -> None:
-        self._make = make
-
-    def buildProtocol(self, addr: IAddress | None) -> Pipeline:
-        return self._make()
-
-
 class LoadRun:
     """One run of a tool. `reactor` is the Twisted reactor."""
 
@@ -120,12 +111,11 @@ class LoadRun:
         self.seconds = perf_counter
         self.is_stopping = False
         self._reactor = reactor
-        endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, *options.address, timeout=options.timeout_s)
-        self._endpoint = endpoint if options.tls is None else tls_endpoint(options.tls, options.address.host, endpoint)
+        self._endpoint = server_endpoint(reactor, options.address, options.tls, options.timeout_s)
         self._make_dialect = PROTOCOLS[options.protocol]
         self._pipelines: set[Pipeline] = set()
         self._connecting: set[Deferred[Any]] = set()
-        self._sleeping: dict[Deferred[None], IDelayedCall] = {}
+        self._sleeping: set[Deferred[None]] = set()
         self._dropping: IDelayedCall | None = None
         self._is_silent = False
         """True if the server sent no answer in the last part of the time after `stop`."""
@@ -136,7 +126,8 @@ class LoadRun:
             raise CannotConnect("the server does not answer")
         dialect = self._make_dialect()
         timeout_s = self.options.timeout_s
-        factory = _LoadPipelineFactory(lambda: Pipeline(self._reactor, timeout_s, dialect.closes_connection))
+        factory = Factory.forProtocol(lambda: Pipeline(self._reactor, timeout_s, dialect.closes_connection))
+        factory.noisy = False
         connecting = self._endpoint.connect(factory)
         self._connecting.add(connecting)
         try:
@@ -175,9 +166,11 @@ class LoadRun:
         """Wait for that time, or until `stop`; return at once if the run is already stopping."""
         if self.is_stopping:
             return
-        waiting: Deferred[None] = Deferred()
-        self._sleeping[waiting] = self._reactor.callLater(seconds, self._wake, waiting)
-        await waiting
+        waiting: Deferred[None] = deferLater(self._reactor, seconds)
+        self._sleeping.add(waiting)
+        with suppress(CancelledError):
+            await waiting
+        self._sleeping.discard(waiting)
 
     async def all(self, works: Sequence[Deferred[Any] | Coroutine[Any, Any, object]]) -> None:
         """Run all works concurrently, and return when all have ended or one has failed.
@@ -195,8 +188,7 @@ class LoadRun:
         if not self.is_stopping:
             self.is_stopping = True
             self._dropping = self._reactor.callLater(_GRACE_S - _SILENCE_CHECK_S, self._check_silence)
-            for waiting in list(self._sleeping):
-                self._wake(waiting)
+            self._wake_all()
 
     def _check_silence(self) -> None:
         self._dropping = self._reactor.callLater(_SILENCE_CHECK_S, self._end_now, self._answered())
@@ -228,14 +220,11 @@ class LoadRun:
     def close(self) -> None:
         """End the run, and wake all sleepers."""
         self.end()
-        for waiting in list(self._sleeping):
-            self._wake(waiting)
+        self._wake_all()
 
-    def _wake(self, waiting: Deferred[None]) -> None:
-        timer = self._sleeping.pop(waiting)
-        if timer.active():
-            timer.cancel()
-        waiting.callback(None)
+    def _wake_all(self) -> None:
+        for waiting in list(self._sleeping):
+            waiting.cancel()
 
 
 def _to_socket_error(error: Exception, timeout_s: float) -> OSError | ValueError | None:

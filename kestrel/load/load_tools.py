@@ -16,7 +16,7 @@ from kestrel.load.load_run import WAIT_MS, LoadConnection, LoadRun, Pump
 from kestrel.load.report import RequestStats
 from kestrel.names import children_among
 from kestrel.tools.formatting import show_text
-from kestrel.tools.tool_runner import EX_FOUND, ToolFailed
+from kestrel.tools.tool_runner import ToolFailed
 
 _MAX_REMAINING: Final = 10_000
 """Maximum number of unexpected remaining items that are taken and counted."""
@@ -259,65 +259,59 @@ async def _look(run: LoadRun, names: Sequence[bytes]) -> list[QueueState]:
     return found
 
 
-class LoadQueues:
-    """The queues of a run on the server. The names are the tool's own if ``--queue`` was not given."""
+async def prepare(run: LoadRun, connection: LoadConnection) -> set[bytes]:
+    """Check the queues before the run. With ``--flush`` drop their items first. Return those that the run creates.
 
-    def __init__(self, run: LoadRun) -> None:
-        self._run = run
-        self._names = run.options.queue_names
-        self._are_ours = run.options.is_default_queue
-        self._made: set[bytes] = set()
-
-    async def prepare(self, connection: LoadConnection) -> None:
-        """Check the queues before the run. With ``--flush`` drop their items first.
-
-        Raise `ToolFailed` if a queue has items or children. ``--anyway`` allows both, but not items that remain after
-        a flush.
-        """
-        options = self._run.options
-        for name in self._names:
-            look = await connection.ask(connection.dialect.look(name))
-            if look.exists is False or (look.exists is None and self._are_ours and not look.items):
-                self._made.add(name)
-            if look.items and options.flush:
-                await connection.ask(connection.dialect.flush(name))
-                look = await connection.ask(connection.dialect.look(name))
-                if look.items:
-                    raise ToolFailed(f"{_shown(name)} is not empty: other clients have {look.items:,} open", EX_FOUND)
-            elif look.items and not options.anyway:
+    Raise `ToolFailed` if a queue has items or children. ``--anyway`` allows both, but not items that remain after a
+    flush.
+    """
+    options, dialect = run.options, connection.dialect
+    made: set[bytes] = set()
+    for name in options.queue_names:
+        look = await connection.ask(dialect.look(name))
+        if look.exists is False or (look.exists is None and options.is_default_queue and not look.items):
+            made.add(name)
+        if look.items and options.flush:
+            await connection.ask(dialect.flush(name))
+            look = await connection.ask(dialect.look(name))
+            if look.items:
+                raise ToolFailed(f"{_shown(name)} is not empty: other clients have {look.items:,} open")
+        elif look.items and not options.anyway:
+            raise ToolFailed(
+                f"{_shown(name)} is not empty, but has {look.items:,} already: name another queue with --queue, or use"
+                " --flush to drop them, or --anyway to have them taken along with the run's own"
+            )
+    if not options.anyway and (listing := dialect.names()) is not None:
+        there = await connection.ask(listing)
+        for name in options.queue_names:
+            # Children would get each item too, and have readers of their own.
+            if children := children_among(there, name):
                 raise ToolFailed(
-                    f"{_shown(name)} is not empty, but has {look.items:,} already: name another queue with --queue,"
-                    " or use --flush to drop them, or --anyway to have them taken along with the run's own",
-                    EX_FOUND,
+                    f"{_shown(name)} has a child, {_shown(children[0])}, which would get the run's items as well: name"
+                    " another queue with --queue, or use --anyway to have them stay there"
                 )
-        if not options.anyway and (listing := connection.dialect.names()) is not None:
-            there = await connection.ask(listing)
-            for name in self._names:
-                # Children would get each item too, and have readers of their own.
-                if children := children_among(there, name):
-                    raise ToolFailed(
-                        f"{_shown(name)} has a child, {_shown(children[0])}, which would get the run's items as well:"
-                        " name another queue with --queue, or use --anyway to have them stay there",
-                        EX_FOUND,
-                    )
+    return made
 
-    async def restore(self, connection: LoadConnection) -> None:
-        """Delete the queues that the run has created or that have default names, and flush the others.
 
-        With ``--anyway`` only delete those that the run has created.
-        """
-        for name in self._names:
-            if name in self._made or (self._are_ours and not self._run.options.anyway):
-                await connection.ask(connection.dialect.delete(name))
-            elif not self._run.options.anyway:
-                await connection.ask(connection.dialect.flush(name))
+async def restore(run: LoadRun, connection: LoadConnection, made: set[bytes]) -> None:
+    """Delete the queues that the run has created, as in `made`, or that have default names, and flush the others.
+
+    With ``--anyway`` only delete those that the run has created.
+    """
+    options, dialect = run.options, connection.dialect
+    for name in options.queue_names:
+        if name in made or (options.is_default_queue and not options.anyway):
+            await connection.ask(dialect.delete(name))
+        elif not options.anyway:
+            await connection.ask(dialect.flush(name))
 
 
 def _shown(name: bytes) -> str:
     return "the queue " + show_text(name.decode("utf-8", "surrogateescape"))
 
 
-_WAIT_MS: Final = 250
+_READER_WAIT_MS: Final = 250
+"""Wait of one open of a leaky reader. It is short, since items may come back at any time."""
 _LONG_HOLD_MS: Final = 60_000
 """Timeout of open reads that will be confirmed, in protocols that let the client set one."""
 _PATIENCE_S: Final = 3.0
@@ -365,7 +359,7 @@ class _LeakyReaders:
         way = random.choice([way for way, is_there in ways.items() if is_there]) if is_leaked else "confirm"
         hold_ms = round(hold_s * 1000) if way == "time out" else _LONG_HOLD_MS
         began_s = self._run.seconds()
-        read = await connection.ask(dialect.open(self._queue, _WAIT_MS, hold_ms))
+        read = await connection.ask(dialect.open(self._queue, _READER_WAIT_MS, hold_ms))
         if read is None:
             return connection
         self._last_s = self._run.seconds()

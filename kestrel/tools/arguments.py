@@ -18,7 +18,7 @@ from kestrel.errors import BadQueueName
 from kestrel.journal.fileset import JournalFileKind, parse_file_name
 from kestrel.names import check_queue_name
 from kestrel.tls import TlsOptions
-from kestrel.tools.tool_runner import EX_USAGE, Output, ToolFailed, explain_os_error
+from kestrel.tools.tool_runner import BadUsage, Output, explain_os_error
 
 T = TypeVar("T")
 
@@ -250,9 +250,9 @@ def with_servers(parser: ArgumentParser, arguments: Namespace, make: Callable[[l
     except ValueError as error:
         parser.error(str(error))
     except KazooMissing as error:
-        raise ToolFailed(str(error), EX_USAGE) from None
+        raise BadUsage(str(error)) from None
     except OSError as error:  # a TLS file of the server set
-        raise ToolFailed(f"{explain_os_error(error)}; is it PEM? name another one in the zks://...", EX_USAGE) from None
+        raise BadUsage(f"{explain_os_error(error)}; is it PEM? name another one in the zks://...") from None
 
 
 def tls_options(parser: ArgumentParser, arguments: Namespace, needed: str = "--tls") -> TlsOptions | None:
@@ -273,7 +273,7 @@ def tls_options(parser: ArgumentParser, arguments: Namespace, needed: str = "--t
         given = {arguments.ca: "--ca", arguments.cert: "--cert", arguments.key: "--key"}
         is_read = error.errno == errno.EINVAL  # the file was read, but its content is not valid
         problem = f"used: {error.strerror}; is it PEM?" if is_read else f"read: {error.strerror}"
-        raise ToolFailed(f"{given[error.filename]}: {error.filename} cannot be {problem}", EX_USAGE) from None
+        raise BadUsage(f"{given[error.filename]}: {error.filename} cannot be {problem}") from None
     return options
 
 

@@ -20,7 +20,7 @@ from kestrel.tools.files.snapshot_files import (
     damage_json,
     damage_sentence,
 )
-from kestrel.tools.formatting import count, show_path, show_queue, show_time, spell_queue
+from kestrel.tools.formatting import count, ranges_of, show_path, show_queue, show_time, spell_queue
 from kestrel.tools.progress import Progress
 
 _ADDING: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE})
@@ -176,7 +176,8 @@ class ScrollDump:
             case RecordCommand.READ_HEAD:
                 return {"head": raw.item_id}, [f"all up to id {raw.item_id}"]
             case RecordCommand.READ_DONE | RecordCommand.DONE_RANGES:
-                ranges = _ranges(record)
+                is_list = raw.command == RecordCommand.DONE_RANGES
+                ranges = list(raw.ranges) if is_list else ranges_of(raw.ids)
                 return {"done": ranges}, _some([_range_shown(*each) for each in ranges])
             case RecordCommand.ERRORS:
                 errors = list(raw.errors.items())
@@ -214,10 +215,10 @@ class ScrollDump:
         return show_path(reader) if name is None else show_queue(name)
 
     def place_json(self, file: FileReadResult) -> dict[str, Any]:
-        place: dict[str, Any] = {"scroll": _spelled(self._scroll.name)}
+        place: dict[str, Any] = {"scroll": self._scroll.spelled}
         for read in self._contents.queues:
             if read.file is file:
-                place["queue"] = _spelled(read.queue.name)
+                place["queue"] = read.queue.spelled
         return {**place, "file": show_path(file.file_name)}
 
     # The summary.
@@ -252,12 +253,12 @@ class ScrollDump:
         yield from _damage_lines(files)
 
     def summary_json(self) -> Mapping[str, list[dict[str, Any]]]:
-        contents, name = self._contents, _spelled(self._scroll.name)
-        queues = [self._queue_json(read, name) for read in contents.queues]
+        contents = self._contents
+        queues = [self._queue_json(read) for read in contents.queues]
         if self._is_file_alone and queues:
             return {"summary": queues}
         scroll = {
-            "scroll": name,
+            "scroll": self._scroll.spelled,
             **_files_json(contents.writers),
             "next_id": contents.next_id,
             "damage": damage_json(contents.writers),
@@ -266,12 +267,12 @@ class ScrollDump:
             scroll |= _items_json(contents.items)
         return {"summary": queues, "scrolls": [scroll]}
 
-    def _queue_json(self, read: ScrollQueueContents, scroll: str | None) -> dict[str, Any]:
+    def _queue_json(self, read: ScrollQueueContents) -> dict[str, Any]:
         files = [] if read.file is None else [read.file]
         ranges = read.state.done.ranges()
         return {
-            "queue": _spelled(read.queue.name),
-            "scroll": scroll,
+            "queue": read.queue.spelled,
+            "scroll": self._scroll.spelled,
             **_files_json(files),
             **({} if self._is_file_alone else _items_json(read.left)),
             "head": read.state.done.head,
@@ -283,19 +284,6 @@ class ScrollDump:
         }
 
 
-def _ranges(record: QueueRecord) -> list[tuple[int, int]]:
-    """Return the done ids of a record as ranges of consecutive ids."""
-    if record.record.command == RecordCommand.DONE_RANGES:
-        return list(record.record.ranges)
-    ranges: list[tuple[int, int]] = []
-    for item_id in record.record.ids:
-        if ranges and item_id == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], item_id)
-        else:
-            ranges.append((item_id, item_id))
-    return ranges
-
-
 def _range_shown(first: int, last: int) -> str:
     return f"id {first}" if first == last else f"ids {first} to {last}"
 
@@ -303,10 +291,6 @@ def _range_shown(first: int, last: int) -> str:
 def _some(shown: list[str]) -> list[str]:
     more = len(shown) - _MOST_SHOWN
     return [*shown[:_MOST_SHOWN], f"and {more} more"] if more > 0 else shown or ["none"]
-
-
-def _spelled(name: bytes | None) -> str | None:
-    return None if name is None else spell_queue(name)
 
 
 def _done_shown(read: ScrollQueueContents) -> str:

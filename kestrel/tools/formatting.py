@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -52,6 +52,17 @@ def show_time(ms: int) -> str:
     except OverflowError:
         return str(ms)
     return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03d}Z ({ms})"
+
+
+def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as ranges of consecutive ones, each with its first and last number."""
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ranges
 
 
 def show_size(size: int) -> str:

@@ -21,7 +21,7 @@ from kestrel.tools.progress import ByteProgress, Progress, no_progress
 from kestrel.tools.tool_runner import (
     EX_FOUND,
     EX_OK,
-    EX_USAGE,
+    BadUsage,
     Output,
     OutputFailed,
     ToolFailed,
@@ -135,7 +135,7 @@ def _found(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> list[tup
         if not is_folder and arguments.queues:
             parser.error(f"--queue needs a folder, and {text} is not one")
         if not os.path.isdir(folder.path):
-            raise ToolFailed(f"there is no folder {show_path(folder.path)}: name one that has journals", EX_USAGE)
+            raise BadUsage(f"there is no folder {show_path(folder.path)}: name one that has journals")
         chosen = folder.chosen(arguments.queues) if is_folder else [_found_at(folder, name, arguments)]
         selections += ((folder_path, found) for found in chosen)
         if is_folder and not chosen and (archived := folder.strays().archived()) is not None:
@@ -150,17 +150,16 @@ def _found_at(folder: Folder, name: bytes, arguments: Namespace) -> Found:
     if arguments.this_file:
         path = folder.path + b"/" + name
         if not os.path.isfile(path):
-            raise ToolFailed(f"there is no file {show_path(path)}: name one that exists", EX_USAGE)
+            raise BadUsage(f"there is no file {show_path(path)}: name one that exists")
         return FoundFile(name)
     found = folder.found_at(name)
     if arguments.queued and isinstance(found, FoundScroll) and found.readers is None:
         queues = folder.scrolls()[found.stem].queues
         if len(queues) > 1:
             files = ", ".join(show_path(queue.file_name or b"") for queue in queues[:10])
-            raise ToolFailed(
+            raise BadUsage(
                 f"{show_path(name)} is for {len(queues)} queues: name the reader file of one ({files}), or the"
-                " folder, for all of them",
-                EX_USAGE,
+                " folder, for all of them"
             )
     return found
 

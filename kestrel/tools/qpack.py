@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
@@ -23,12 +23,12 @@ from kestrel.tools.files.folder import (
     chosen_queues,
     locked_folder,
 )
-from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents, ScrollQueueFile
+from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents
 from kestrel.tools.files.snapshot_files import FileReadResult, damage_json, damage_sentence
 from kestrel.tools.formatting import count, show_path, show_queue, spell_queue
 from kestrel.tools.packing import JournalInspection, pack_queue
 from kestrel.tools.progress import ByteProgress, Progress
-from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, Output, ToolFailed, explain_os_error, print_error, run
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, BadUsage, Output, ToolFailed, explain_os_error, print_error, run
 
 TOOL: Final = "kestrel-qpack"
 
@@ -73,7 +73,7 @@ def _pack_or_verify(arguments: Namespace, disk: Disk) -> int:
     output = Output()
     raise_file_limit()  # all files of a queue are open at once
     if not os.path.isdir(path):
-        raise ToolFailed(f"there is no folder {show_path(path)}: name the folder of the queues", EX_USAGE)
+        raise BadUsage(f"there is no folder {show_path(path)}: name the folder of the queues")
     upkeep = FolderMaintenance(TOOL, "--verify", Folder(disk, path), int(time.time() * 1000))
     status = EX_OK
     for outcome in (upkeep.verify if arguments.verify else upkeep.pack)(arguments.queues):
@@ -147,10 +147,8 @@ class FolderMaintenance:
         A scroll with damaged files yields one more outcome. A scroll that cannot be read yields a single failed
         outcome.
         """
-        if isinstance(found, FoundJournal):
-            return _outcomes(found, "cannot be read", lambda: self._verify_journal(found.queue))
-        assert isinstance(found, FoundScroll)  # a folder has no other selections
-        return _outcomes(found, "cannot be read", lambda: self._verify_scroll(found))
+        work = self._verify_journal(found.queue) if isinstance(found, FoundJournal) else self._verify_scroll(found)
+        return _outcomes(found, "cannot be read", work)
 
     def verify_rest(self, *, has_queues: bool, is_all: bool) -> Iterator[QueueOutcome]:
         """Report files of the folder that belong to no queue. Raise OSError."""
@@ -181,17 +179,12 @@ class FolderMaintenance:
                 numbers.mark_used(number for each in folder.journals().values() for number in each.numbers())
                 chosen = folder.chosen(names)
             for found in chosen:
-                yield from self._pack_found(found, numbers)
+                if isinstance(found, FoundJournal):
+                    work = self._pack_journal(found.queue, numbers)
+                    yield from _outcomes(found, "not packed, and nothing is lost", work)
+                else:
+                    yield from _outcomes(found, "cannot be read", self._unpacked_scroll(found))
             yield from self.verify_rest(has_queues=bool(chosen), is_all=False)
-
-    def _pack_found(self, found: Found, numbers: FileNumbers) -> Iterator[QueueOutcome]:
-        if isinstance(found, FoundJournal):
-            return _outcomes(found, "not packed, and nothing is lost", lambda: self._pack_journal(found.queue, numbers))
-        assert isinstance(found, FoundScroll)
-        folder = self._folder
-        return _outcomes(
-            found, "cannot be read", lambda: map(_unpacked_outcome, chosen_queues(folder.scroll(found), found))
-        )
 
     def _verify_journal(self, name: bytes) -> Iterator[QueueOutcome]:
         inspected = self._inspected(name)
@@ -219,7 +212,14 @@ class FolderMaintenance:
         with self._folder.open_journal(name) as journal:
             return JournalInspection(journal, self._now_ms, self._progress)
 
-    def _verify_scroll(self, found: FoundScroll) -> Iterator[QueueOutcome]:
+    def _unpacked_scroll(self, found: Found) -> Iterator[QueueOutcome]:
+        assert isinstance(found, FoundScroll)  # a folder has no other selections
+        for queue in chosen_queues(self._folder.scroll(found), found):
+            fields = {"queue": queue.spelled, "state": "unchanged", "reason": _NOT_PACKED}
+            yield QueueOutcome((), f"{queue.shown_name}: unchanged: {_NOT_PACKED}", fields)
+
+    def _verify_scroll(self, found: Found) -> Iterator[QueueOutcome]:
+        assert isinstance(found, FoundScroll)
         with self._folder.open_scroll(found) as scroll:
             contents = ScrollContents(scroll, self._now_ms, self._progress)
             contents.read()
@@ -229,11 +229,11 @@ class FolderMaintenance:
             yield QueueOutcome(tuple(damage))
 
 
-def _outcomes(found: Found, failure: str, work: Callable[[], Iterable[QueueOutcome]]) -> Iterator[QueueOutcome]:
+def _outcomes(found: Found, failure: str, work: Iterator[QueueOutcome]) -> Iterator[QueueOutcome]:
     """Yield the outcomes of `work`. An error becomes an outcome; `failure` says what an OSError means."""
     queue = spell_queue(found.queue) if isinstance(found, FoundJournal) else None
     try:
-        yield from work()
+        yield from work
     except OSError as error:
         yield failed_outcome(queue, f"{found.shown}: {failure}: {explain_os_error(error)}")
     except ToolFailed as error:
@@ -285,7 +285,7 @@ def _scroll_outcome(contents: ScrollContents, read: ScrollQueueContents) -> Queu
     of_these = f", {len(shared)} of them shared" if shared else ""
     counted = f"{count(len(files), 'file')}{of_these}, {count(size, 'byte')}, {count(read.left.items, 'item')}"
     fields = {
-        "queue": _spelled(queue),
+        "queue": queue.spelled,
         "state": state,
         "items": read.left.items,
         "files": len(files),
@@ -295,15 +295,6 @@ def _scroll_outcome(contents: ScrollContents, read: ScrollQueueContents) -> Queu
         "damage": damage_json(files),
     }
     return QueueOutcome(remarks, f"{queue.shown_name}: {state}: {counted}", fields)
-
-
-def _unpacked_outcome(queue: ScrollQueueFile) -> QueueOutcome:
-    fields = {"queue": _spelled(queue), "state": "unchanged", "reason": _NOT_PACKED}
-    return QueueOutcome((), f"{queue.shown_name}: unchanged: {_NOT_PACKED}", fields)
-
-
-def _spelled(queue: ScrollQueueFile) -> str | None:
-    return None if queue.name is None else spell_queue(queue.name)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,13 @@ class ToolFailed(KestrelError):
         self.status = status
 
 
+class BadUsage(ToolFailed):
+    """The command line is invalid, or does not fit the files or servers that it names."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, EX_USAGE)
+
+
 class OutputFailed(ToolFailed):
     """Standard output cannot be written."""
 
@@ -80,12 +87,10 @@ def run(tool: str, work: Callable[[], int]) -> int:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         return _with_output(work)
-    except OutputFailed as failed:
-        print_error(tool, str(failed))
-        _forget_output()
-        return failed.status
     except ToolFailed as failed:
         print_error(tool, str(failed))
+        if isinstance(failed, OutputFailed):
+            _forget_output()
         return failed.status
     except BrokenPipeError:
         _forget_output()
@@ -145,8 +150,15 @@ class Output:
         self._stream = sys.stdout.buffer
         self.is_terminal = sys.stdout.isatty()
 
+    def exactly(self, data: bytes) -> None:
+        """Write bytes unchanged, without a newline."""
+        try:
+            self._stream.write(data)
+        except OSError as error:
+            raise output_failure(error) from None
+
     def line(self, text: str) -> None:
-        self._write(text.encode("utf-8", "surrogateescape") + b"\n")
+        self.exactly(text.encode("utf-8", "surrogateescape") + b"\n")
 
     def lines(self, texts: Iterable[str]) -> None:
         for text in texts:
@@ -154,26 +166,16 @@ class Output:
 
     def object(self, value: dict[str, Any]) -> None:
         """Write a JSON object on one line."""
-        self._write(json.dumps(value).encode("ascii") + b"\n")
+        self.exactly(json.dumps(value).encode("ascii") + b"\n")
 
     def raw(self, data: bytes) -> None:
         """Write bytes unchanged, followed by a newline."""
-        self._write(data)
-        self._write(b"\n")
-
-    def exactly(self, data: bytes) -> None:
-        """Write bytes unchanged, without a newline."""
-        self._write(data)
+        self.exactly(data)
+        self.exactly(b"\n")
 
     def flush(self) -> None:
         try:
             self._stream.flush()
-        except OSError as error:
-            raise output_failure(error) from None
-
-    def _write(self, data: bytes) -> None:
-        try:
-            self._stream.write(data)
         except OSError as error:
             raise output_failure(error) from None
 

@@ -27,7 +27,7 @@ from kestrel.tools.arguments import (
     wire_queue_name,
     with_servers,
 )
-from kestrel.tools.tool_runner import EX_OK, EX_USAGE, Output, ToolFailed, run
+from kestrel.tools.tool_runner import EX_OK, BadUsage, Output, ToolFailed, run
 from kestrel.worker.worker import Worker
 
 TOOL: Final = "kestrel-worker"
@@ -134,15 +134,15 @@ def load_function(name: str) -> Callable[[bytes], object]:
     """Import the module of ``MODULE:FUNCTION`` and return the function. Raise `ToolFailed` if there is none."""
     module_name, _, path = name.partition(":")
     if not module_name or not path:
-        raise ToolFailed(f"{name!r} is not MODULE:FUNCTION, such as tasks:resize", EX_USAGE)
+        raise BadUsage(f"{name!r} is not MODULE:FUNCTION, such as tasks:resize")
     sys.path.insert(0, os.getcwd())
     try:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _cannot_import(module_name) from None
-        raise ToolFailed(
-            f"there is no module {error.name}; it must be in the current folder, installed, or in PYTHONPATH", EX_USAGE
+        raise BadUsage(
+            f"there is no module {error.name}; it must be in the current folder, installed, or in PYTHONPATH"
         ) from None
     except Exception:
         raise _cannot_import(module_name) from None
@@ -150,15 +150,15 @@ def load_function(name: str) -> Callable[[bytes], object]:
         try:
             found = getattr(found, attribute)
         except AttributeError:
-            raise ToolFailed(f"the module {module_name} has no {path}", EX_USAGE) from None
+            raise BadUsage(f"the module {module_name} has no {path}") from None
     if not callable(found):
-        raise ToolFailed(f"{name} is not a function, but of type {type(found).__name__}", EX_USAGE)
+        raise BadUsage(f"{name} is not a function, but of type {type(found).__name__}")
     return found
 
 
 def _cannot_import(module_name: str) -> ToolFailed:
     traceback.print_exc()
-    return ToolFailed(f"the module {module_name} cannot be imported; the traceback is above", EX_USAGE)
+    return BadUsage(f"the module {module_name} cannot be imported; the traceback is above")
 
 
 if __name__ == "__main__":

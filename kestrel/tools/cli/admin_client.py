@@ -75,13 +75,9 @@ def parse_overview(body: bytes) -> Overview:
         columns: list[str] = told["columns"]
         places = [columns.index(column) for column in COLUMNS]
         name_at = columns.index("name")
+        texts = ("name", "version", "build", "storage", "status", "in_force")
         return Overview(
-            name=_checked(str, server["name"]),
-            version=_checked(str, server["version"]),
-            build=_checked(str, server["build"]),
-            storage=_checked(str, server["storage"]),
-            status=_checked(str, server["status"]),
-            in_force=_checked(str, server["in_force"]),
+            **{name: _checked(str, server[name]) for name in texts},
             uptime_ms=_checked(int, server["uptime_ms"]),
             figures={name: value for name, value in server["figures"].items() if type(value) is int},
             queues={

@@ -35,7 +35,7 @@ from kestrel.tools.tool_runner import (
     EX_INTERRUPTED,
     EX_OK,
     EX_SERVER,
-    EX_USAGE,
+    BadUsage,
     Clock,
     ConnectionContext,
     Output,
@@ -73,9 +73,9 @@ def drain(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Move the items of queues to this server. Return status 0 if none is left at the source."""
     names: list[bytes] = arguments.queues
     if bool(names) is arguments.all:
-        raise ToolFailed("name the queues to drain, or use --all", EX_USAGE)
+        raise BadUsage("name the queues to drain, or use --all")
     if arguments.new_name is not None and len(names) != 1:
-        raise ToolFailed("--as is for one queue that is named", EX_USAGE)
+        raise BadUsage("--as is for one queue that is named")
     calls = servers.memcache
     there = {name for _, queues in servers.each(lambda each: each.ask(calls.dump_stats())) for name in queues}
     try:

@@ -32,7 +32,7 @@ from kestrel.tools.tool_runner import (
     EX_FOUND,
     EX_INTERRUPTED,
     EX_OK,
-    EX_USAGE,
+    BadUsage,
     Clock,
     Output,
     ToolFailed,
@@ -56,14 +56,13 @@ def put(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Put the items of the command line or of standard input."""
     expires_in_s: float | None = arguments.expires_in
     if expires_in_s is not None and math.ceil(expires_in_s) >= LONGEST_EXPIRY_S and arguments.protocol == "memcache":
-        raise ToolFailed(
-            f"memcache does not support an expiry of {LONGEST_EXPIRY_S} seconds or more: use --protocol thrift",
-            EX_USAGE,
+        raise BadUsage(
+            f"memcache does not support an expiry of {LONGEST_EXPIRY_S} seconds or more: use --protocol thrift"
         )
     if arguments.items and (arguments.length_prefixed or arguments.whole):
-        raise ToolFailed("--length-prefixed and --whole are for standard input: leave out the items", EX_USAGE)
+        raise BadUsage("--length-prefixed and --whole are for standard input: leave out the items")
     if not arguments.items and sys.stdin is None:
-        raise ToolFailed("standard input is closed: give the items as arguments", EX_USAGE)
+        raise BadUsage("standard input is closed: give the items as arguments")
     load = BatchLoad(servers, arguments.queue, expires_in_s, arguments.delay)
     total = len(arguments.items) or None
     took = ""
@@ -170,7 +169,7 @@ def peek(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     output = Output()
     write = _item_writer(arguments, output)
     try:
-        data = servers.asked.ask_in_turn(
+        data = servers.ask_in_turn(
             lambda address, _: servers.ask(address, servers.dialect.peek(arguments.queue)), timeout_ms=0
         )
     except ClientFailure as failure:

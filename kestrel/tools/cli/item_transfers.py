@@ -12,14 +12,15 @@ from typing import Final
 
 from kestrel.address import Address
 from kestrel.client.arguments import delay_ms
+from kestrel.client.choice import run_blocking
 from kestrel.client.connection import BlockingConnection
-from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, NoServer, Refused, ServerError
+from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, Refused
 from kestrel.client.put_batch import batches
 from kestrel.config.units import parse_size
 from kestrel.escaping import show_name
 from kestrel.tools.cli.servers import TOOL, CommandServers
-from kestrel.tools.formatting import count, stat_number
-from kestrel.tools.tool_runner import EX_FOUND, Output, ToolFailed, print_error
+from kestrel.tools.formatting import count, ranges_of, stat_number
+from kestrel.tools.tool_runner import Output, ToolFailed, print_error
 
 _MAX_RANGES: Final = 8
 """Ranges of item numbers that a message lists; the rest are only counted."""
@@ -89,29 +90,17 @@ class BatchLoad:
 
     def _put_batch(self, batch: Sequence[bytes]) -> None:
         fates = [_PutOutcome.NOT_PUT] * len(batch)
-        servers = self._servers.asked
-        failure: ClientFailure | None = None
-        asked: set[Address] = set()
-        address: Address | None = None
+        servers = self._servers
+
+        async def send(address: Address) -> Address:
+            self._send(address, batch, fates)
+            return address
+
         try:
             servers.wait_until_known()
-            failure = NoServer(servers.writes.no_server_reason)
-            while _PutOutcome.NOT_PUT in fates and (address := servers.writes.next(asked)) is not None:
-                asked.add(address)
-                try:
-                    self._send(address, batch, fates)
-                except (ServerError, ConnectionFailed) as error:
-                    servers.writes.failed(address)
-                    failure = error
-                    if _PutOutcome.UNKNOWN in fates:
-                        break
-                    servers.refresh()
-                else:
-                    servers.writes.answered(address)
-                    failure = None
-                    break
-        except (Refused, NoServer) as error:
-            failure = error
+            address = run_blocking(servers.somewhere(servers.writes, send))
+        except ClientFailure as failure:
+            raise servers.failed(failure) from None
         finally:
             first = self._sent + 1
             self._sent += len(batch)
@@ -121,14 +110,11 @@ class BatchLoad:
                     self._unknown.append(number)
                 elif fate is not _PutOutcome.PUT:
                     self._not_put.append(number)
-        if failure is not None:
-            raise self._servers.failed(failure)
         if _PutOutcome.REFUSED in fates:
             position = fates.index(_PutOutcome.REFUSED)
-            assert address is not None
             limit = self._limit(address, len(batch[position]))
             queue = show_name(self._queue)
-            raise ToolFailed(f"item {first + position} was refused by a limit of the queue {queue}{limit}", EX_FOUND)
+            raise ToolFailed(f"item {first + position} was refused by a limit of the queue {queue}{limit}")
 
     def _limit(self, address: Address, item_bytes: int) -> str:
         """Return the end of a message: the limit that refuses an item of that size, or all that may have."""
@@ -193,12 +179,7 @@ def _show_items(numbers: Sequence[int]) -> str:
 
 def _format_ranges(numbers: Sequence[int]) -> str:
     """Format ascending numbers as ranges: ``3 to 5, 8``."""
-    spans: list[tuple[int, int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1] = (spans[-1][0], number)
-        else:
-            spans.append((number, number))
+    spans = ranges_of(numbers)
     said = [str(first) if first == last else f"{first} to {last}" for first, last in spans[:_MAX_RANGES]]
     more = sum(last - first + 1 for first, last in spans[_MAX_RANGES:])
     return ", ".join(said) + (f" and {more} more" if more else "")
@@ -238,7 +219,7 @@ class ItemTaker:
         If the queue holds several items, up to `most` are taken.
         """
         try:
-            taken = self._servers.asked.ask_in_turn(
+            taken = self._servers.ask_in_turn(
                 lambda address, wait_ms: self._take_at(address, wait_ms, most), round(wait_s * 1000)
             )
         except ClientFailure as failure:
@@ -264,7 +245,7 @@ class ItemTaker:
                 del self._connections[address]
 
     def _close_departed(self) -> None:
-        for address in self._connections.keys() - set(self._servers.asked.servers):
+        for address in self._connections.keys() - set(self._servers.servers):
             self._connections.pop(address).close()
 
     def _connection_to(self, address: Address) -> BlockingConnection:

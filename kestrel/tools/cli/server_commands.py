@@ -25,7 +25,7 @@ from kestrel.tools.formatting import (
     show_text,
     stat_number,
 )
-from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_SERVER, EX_USAGE, Clock, Output, ToolFailed, print_error
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_SERVER, BadUsage, Clock, Output, ToolFailed, print_error
 
 _Stats = Mapping[str, str]
 
@@ -193,7 +193,7 @@ def _tell(servers: CommandServers, ask: Callable[[BlockingConnection], object]) 
     """Print the answer of each server, after the server's name unless a single server was named."""
     output = Output()
     for address, answer in servers.each(ask):
-        where = "" if servers.asked.is_alone else f"{show_text(str(address))}: "
+        where = "" if servers.is_alone else f"{show_text(str(address))}: "
         output.line(f"{where}{show_text(str(answer))}")
         output.flush()
     return EX_OK
@@ -208,7 +208,7 @@ def dump_config(servers: CommandServers, arguments: Namespace, clock: Clock) -> 
             shown = {show_name(name): settings for name, settings in queues.items()}
             output.object({"server": str(address), "queues": shown})
             continue
-        if not servers.asked.is_alone:
+        if not servers.is_alone:
             output.line(f"{show_text(str(address))}:")
         for name, settings in queues.items():
             output.line(show_name(name))
@@ -247,7 +247,7 @@ def _change(
         calls = servers.memcache
         # Some servers may fail, as long as one that answers has the queue.
         if not any(there.get(queue) for _, there in servers.each(lambda each: each.ask(calls.dump_stats(queue)))):
-            raise ToolFailed(f"there is no queue {show_name(queue)}", EX_FOUND)
+            raise ToolFailed(f"there is no queue {show_name(queue)}")
     if not arguments.yes and sys.stdin is not None and sys.stdin.isatty():
         where = ", ".join(show_text(str(address)) for address in servers.all_servers())
         sys.stderr.write(f"{question.format(queue=show_name(queue), servers=where)} [y/N] ")
@@ -268,7 +268,7 @@ def servers(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Show the members of the read and write sets. Return status 0 if there is one."""
     followed = servers.members
     if not isinstance(followed, FollowedServers):
-        raise ToolFailed("these are servers, and no server set: name one with --server zk://HOST/PATH", EX_USAGE)
+        raise BadUsage("these are servers, and no server set: name one with --server zk://HOST/PATH")
     try:
         reads, writes = followed.members()
     except NoServer as failure:

@@ -15,19 +15,15 @@ from kestrel.client.errors import ClientFailure
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.thrift import ThriftCalls
 from kestrel.tls import TlsOptions
-from kestrel.tools.tool_runner import EX_USAGE, ConnectionContext, ToolFailed, print_error
+from kestrel.tools.tool_runner import BadUsage, ConnectionContext, ToolFailed, print_error
 
 T = TypeVar("T")
 
 TOOL: Final = "kestrel-cli"
 
 
-class CommandServers:
-    """One server, several that share the work, or the members of a server set. `seconds` is a monotonic clock.
-
-    The constructor raises ValueError for an invalid address, OSError for TLS files that cannot be used, and
-    `KazooMissing`.
-    """
+class CommandServers(BlockingServers):
+    """The servers of a command, which fail with error messages for its user."""
 
     def __init__(
         self,
@@ -37,32 +33,24 @@ class CommandServers:
         timeout_s: float,
         seconds: Callable[[], float],
     ) -> None:
-        self.asked = BlockingServers(servers, protocol, tls, timeout_s, seconds)
-        self.members = self.asked.members
-        self.pool = self.asked.pool
-        self._memcache = MemcacheCalls() if protocol == "memcache" else None
-        self._thrift = ThriftCalls()
-        self.dialect: Dialect = ThriftDialect(self._thrift)
-        if self._memcache is not None:
-            self.dialect = MemcacheDialect(self._memcache)
+        super().__init__(servers, protocol, tls, timeout_s, seconds)
+        self.has_memcache = protocol == "memcache"
+        self._memcache, self._thrift = MemcacheCalls(), ThriftCalls()
+        self.dialect: Dialect = MemcacheDialect(self._memcache) if self.has_memcache else ThriftDialect(self._thrift)
         self._connection_context = ConnectionContext("--server", protocol, tls is not None)
-
-    @property
-    def has_memcache(self) -> bool:
-        return self._memcache is not None
 
     @property
     def memcache(self) -> MemcacheCalls:
         """Calls that only memcache has. Raises `ToolFailed` if the protocol is thrift."""
-        if self._memcache is None:
-            raise ToolFailed("the thrift protocol has no such request: leave out --protocol thrift", EX_USAGE)
+        if not self.has_memcache:
+            raise BadUsage("the thrift protocol has no such request: leave out --protocol thrift")
         return self._memcache
 
     @property
     def thrift(self) -> ThriftCalls:
         """Calls that only thrift has. Raises `ToolFailed` if the protocol is memcache."""
-        if self._memcache is not None:
-            raise ToolFailed("memcache has no such request: use --protocol thrift, and name its port", EX_USAGE)
+        if self.has_memcache:
+            raise BadUsage("memcache has no such request: use --protocol thrift, and name its port")
         return self._thrift
 
     def ask(self, address: Address, call: Call[T]) -> T:
@@ -73,7 +61,7 @@ class CommandServers:
     def all_servers(self) -> tuple[Address, ...]:
         """Return the addresses of all servers known now. Raise `ToolFailed` if none are known."""
         try:
-            return self.asked.all_servers()
+            return super().all_servers()
         except ClientFailure as failure:
             raise self.failed(failure) from None
 
@@ -95,9 +83,6 @@ class CommandServers:
 
     def failed(self, failure: ClientFailure, address: Address | None = None) -> ToolFailed:
         """Return the error to report for a failure of a server; `address` is None if the server is unknown."""
-        if address is None and len(self.asked.servers) == 1:
-            address = self.asked.servers[0]
+        if address is None and len(self.servers) == 1:
+            address = self.servers[0]
         return self._connection_context.failed(failure, "a server" if address is None else str(address))
-
-    def close(self) -> None:
-        self.asked.close()

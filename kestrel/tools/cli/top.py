@@ -43,16 +43,6 @@ from kestrel.tools.tool_runner import (
     explain_tls_refusal,
 )
 
-_KEYS: Final = {
-    curses.KEY_DOWN: "down",
-    curses.KEY_UP: "up",
-    curses.KEY_NPAGE: "npage",
-    curses.KEY_PPAGE: "ppage",
-    curses.KEY_HOME: "home",
-    curses.KEY_END: "end",
-    curses.KEY_ENTER: "enter",
-    curses.KEY_BACKSPACE: "backspace",
-}
 _ESCAPE_MS: Final = 25
 _REDRAW_S: Final = 1.0
 """Seconds between redraws while the server does not respond, to update the time in the message."""
@@ -220,7 +210,7 @@ class Dashboard:
                 return True
             lines, _ = window.getmaxyx()
             last = last_offset(len(visible_rows(self._rows, self._view)), lines, self._view)
-            name = key if isinstance(key, str) else _KEYS.get(key, "")
+            name = key if isinstance(key, str) else curses.keyname(key).decode().removeprefix("KEY_").lower()
             view = apply_key(name, self._view, page_size(lines, self._view), last)
             if view is None:
                 return False

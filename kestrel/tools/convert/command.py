@@ -20,7 +20,7 @@ from kestrel.tools.convert.targets import TARGETS, ConversionTarget
 from kestrel.tools.files.folder import Folder, check_owner
 from kestrel.tools.formatting import align_table, count, show_path, show_queue, show_size, spell_queue
 from kestrel.tools.progress import ByteProgress
-from kestrel.tools.tool_runner import EX_OK, EX_USAGE, Output, ToolFailed, print_error, run
+from kestrel.tools.tool_runner import EX_OK, BadUsage, Output, ToolFailed, print_error, run
 
 TOOL: Final = "kestrel-convert"
 
@@ -75,9 +75,7 @@ class _Conversion:
     def __init__(self, arguments: Namespace, disk: Disk, now_ms: int) -> None:
         self._source: ConversionFolder = arguments.source
         self._target: ConversionFolder = arguments.target
-        self._starts_over: bool = arguments.anew
-        self._is_json: bool = arguments.json
-        self._is_quiet: bool = arguments.quiet
+        self._arguments = arguments
         self._disk = disk
         self._now_ms = now_ms
         self._output = Output()
@@ -149,13 +147,12 @@ class _Conversion:
         staging = self._staging
         new = ConversionState(self._source.full, self._target.full, self._files_of(source), self._now_ms)
         state = staging.state()
-        if state is not None and not self._starts_over:
+        if state is not None and not self._arguments.anew:
             shown = show_path(staging.path)
             if not self._is_about(state):
-                raise ToolFailed(
+                raise BadUsage(
                     f"{shown} is of another conversion, from {state.source} to {state.target}, which is not finished:"
-                    " finish that, start this one over with --anew, or name another target",
-                    EX_USAGE,
+                    " finish that, start this one over with --anew, or name another target"
                 )
             is_lost = state.is_verified and not self._disk.is_there(staging.queues)  # published, then moved away
             if state.files == new.files and not is_lost:
@@ -167,7 +164,7 @@ class _Conversion:
         return new
 
     def _remark(self, sentence: str) -> None:
-        if not self._is_quiet:
+        if not self._arguments.quiet:
             print_error(TOOL, sentence)
 
     def _files_of(self, source: ConversionSource) -> str:
@@ -227,11 +224,11 @@ class _Conversion:
                 )
 
     def _tell(self, state: ConversionState) -> None:
-        if self._is_quiet or state.sums is None:
+        if self._arguments.quiet or state.sums is None:
             return
         bytes_after = SOURCES[self._target.kind](Folder(self._disk, self._target.path), state.now_ms).size
         queues = state.sums.queues
-        if self._is_json:
+        if self._arguments.json:
             for name, each in queues.items():
                 self._output.object(
                     {"queue": spell_queue(name), "state": "equal", "items": each.items, "data_bytes": each.data_bytes}

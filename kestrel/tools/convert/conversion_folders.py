@@ -22,7 +22,7 @@ from kestrel.storage.folder_resources import kind_of
 from kestrel.tools.convert.sources import SOURCES, ConversionSource, FolderSums
 from kestrel.tools.files.folder import Folder, locked_folder
 from kestrel.tools.formatting import show_path, show_text
-from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
+from kestrel.tools.tool_runner import BadUsage, ToolFailed, explain_os_error
 
 _KINDS: Final = {"journal": "journals", "scroll": "scrolls"}
 
@@ -64,7 +64,7 @@ class ConversionFolder(NamedTuple):
         shown = show_path(self.path)
         noted = kind_of(disk, self.path)
         if noted is not None and noted != self.kind:
-            raise ToolFailed(f"the folder {shown} is of the kind {noted}: name it {noted}:{shown}", EX_USAGE)
+            raise BadUsage(f"the folder {shown} is of the kind {noted}: name it {noted}:{shown}")
         journals, scrolls = bool(folder.journals()), bool(folder.scrolls())
         if journals and scrolls:
             raise ToolFailed(
@@ -73,36 +73,36 @@ class ConversionFolder(NamedTuple):
             )
         are_there, are_others = (journals, scrolls) if self.kind == "journal" else (scrolls, journals)
         if are_others or not (are_there or noted):
-            raise ToolFailed(f"the folder {shown} has no {_KINDS[self.kind]}; it {folder.shown()}", EX_USAGE)
+            raise BadUsage(f"the folder {shown} has no {_KINDS[self.kind]}; it {folder.shown()}")
         return SOURCES[self.kind](folder, now_ms)
 
     def check_free(self) -> None:
         """Raise `ToolFailed` unless the folder does not exist, or is empty and can be replaced."""
         path, shown = self.path, show_path(self.path)
         if os.path.lexists(path) and not os.path.isdir(path):
-            raise ToolFailed(f"{shown} exists and is not a folder: name another target", EX_USAGE)
+            raise BadUsage(f"{shown} exists and is not a folder: name another target")
         if os.path.ismount(path):
-            raise ToolFailed(f"{shown} is a mount point: name a folder in it that does not exist yet", EX_USAGE)
+            raise BadUsage(f"{shown} is a mount point: name a folder in it that does not exist yet")
         if os.path.isdir(path) and os.listdir(path):
-            raise ToolFailed(f"the folder {shown} exists and is not empty: name another target", EX_USAGE)
+            raise BadUsage(f"the folder {shown} exists and is not empty: name another target")
 
 
 def check_folders(source: ConversionFolder, target: ConversionFolder, staging: bytes) -> None:
     """Raise `ToolFailed` if the paths or kinds of the folders rule out a conversion by way of `staging`."""
     if not os.path.isdir(source.path):
-        raise ToolFailed(f"there is no folder {show_path(source.path)}: name the folder of the queues", EX_USAGE)
+        raise BadUsage(f"there is no folder {show_path(source.path)}: name the folder of the queues")
     if source.path == target.path:
-        raise ToolFailed("both are the same folder: name another target", EX_USAGE)
+        raise BadUsage("both are the same folder: name another target")
     if source.kind == target.kind:
-        raise ToolFailed(f"both are {_KINDS[source.kind]}: copy the folder, or name one of the other kind", EX_USAGE)
+        raise BadUsage(f"both are {_KINDS[source.kind]}: copy the folder, or name one of the other kind")
     if os.path.commonpath([source.path, target.path]) in (source.path, target.path):
-        raise ToolFailed("one of the two folders is in the other: name another target", EX_USAGE)
+        raise BadUsage("one of the two folders is in the other: name another target")
     if os.path.commonpath([source.path, staging]) == staging:
         shown = show_path(staging)
-        raise ToolFailed(f"the target would be made in {shown}, where the source is: rename that", EX_USAGE)
+        raise BadUsage(f"the target would be made in {shown}, where the source is: rename that")
     parent = os.path.dirname(target.path)
     if not os.path.isdir(parent):
-        raise ToolFailed(f"there is no folder {show_path(parent)} for the target: make it first", EX_USAGE)
+        raise BadUsage(f"there is no folder {show_path(parent)} for the target: make it first")
 
 
 _SUFFIX: Final = b".converting"
@@ -174,7 +174,7 @@ class Staging:
     def _own(self) -> FolderLock:
         shown = show_path(self.path)
         if os.path.lexists(self.path) and not self._is_ours():
-            raise ToolFailed(f"{shown} exists, and no earlier run made it: rename it, or name another target", EX_USAGE)
+            raise BadUsage(f"{shown} exists, and no earlier run made it: rename it, or name another target")
         try:
             self._disk.make_folder(self.path)
             return FolderLock(self.path + b"/lock")

@@ -341,7 +341,7 @@ def merge_queues(streams: Sequence[QueueItems]) -> Iterator[FamilyItem]:
         for head in others:
             heappush(heads, head)
         if len(taken) > 1:
-            taken.sort(key=_place_of)
+            taken.sort(key=lambda head: head.place)
         for _, _, place, _ in taken:
             left[place] -= 1
             if (item := next(streams[place].items, None)) is not None:
@@ -354,7 +354,3 @@ def merge_queues(streams: Sequence[QueueItems]) -> Iterator[FamilyItem]:
             [head.place for head in taken],
             [head.item.errors for head in taken],
         )
-
-
-def _place_of(head: _QueueHead) -> int:
-    return head.place

@@ -15,10 +15,10 @@ import kestrel
 from kestrel.config.load import ConfigError, loads
 from kestrel.disk.files import AtomicFile, Disk
 from kestrel.tools.arguments import flag, make_parser, option, path_name
-from kestrel.tools.convert_config.config_converter import ConfigRemark, ConvertedConfig, read
+from kestrel.tools.convert_config.config_converter import ConfigConverter, ConfigRemark, ConvertedConfig
 from kestrel.tools.convert_config.scala_parser import ScalaError, parse
 from kestrel.tools.formatting import show_path, show_text
-from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, Output, ToolFailed, explain_os_error, print_error, run
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, BadUsage, Output, explain_os_error, print_error, run
 
 TOOL: Final = "kestrel-convert-config"
 
@@ -63,10 +63,10 @@ def _convert(arguments: Namespace, disk: Disk) -> int:
     source: str = arguments.source
     path = None if arguments.output is None else os.fsencode(arguments.output)
     if path is not None and os.path.lexists(path) and (not arguments.force or os.path.isdir(path)):
-        raise ToolFailed(f"{show_path(path)} exists already: name another file, or use --force", EX_USAGE)
+        raise BadUsage(f"{show_path(path)} exists already: name another file, or use --force")
     folder = None if path is None else os.path.dirname(path) or b"."
     if folder is not None and not os.path.isdir(folder):
-        raise ToolFailed(f"there is no folder {show_path(folder)} for the file: make it first", EX_USAGE)
+        raise BadUsage(f"there is no folder {show_path(folder)} for the file: make it first")
     name = "standard input" if source == _STANDARD_INPUT else show_path(os.fsencode(source))
     text, taken = convert_text(_read(source, name), name)
     for remark in taken.remarks:
@@ -97,15 +97,15 @@ def convert_text(text: str, name: str) -> tuple[str, ConvertedConfig]:
     `name` is the source for messages. Raise `ToolFailed` if the text cannot be converted.
     """
     try:
-        taken = read(parse(text))
+        taken = ConfigConverter().convert(parse(text))
     except ScalaError as error:
-        raise ToolFailed(f"{name}, {error}", EX_USAGE) from None
+        raise BadUsage(f"{name}, {error}") from None
     toml = "".join(f"{line}\n" for line in _lines(taken, name))
     try:
         loads(toml, name)
     except ConfigError as error:
         problems = "\n  ".join(show_text(problem) for problem in error.problems)
-        raise ToolFailed(f"{name} has settings that this server rejects; fix them:\n  {problems}", EX_USAGE) from None
+        raise BadUsage(f"{name} has settings that this server rejects; fix them:\n  {problems}") from None
     return toml, taken
 
 
@@ -154,20 +154,20 @@ def _read(source: str, name: str) -> str:
     try:
         if source == _STANDARD_INPUT:
             if sys.stdin is None:
-                raise ToolFailed("standard input is closed: name a file", EX_USAGE)
+                raise BadUsage("standard input is closed: name a file")
             data = cast(bytes, sys.stdin.buffer.read(LARGEST_BYTES + 1))
         else:
             with open(source, "rb") as file:
                 data = file.read(LARGEST_BYTES + 1)
     except OSError as error:
-        raise ToolFailed(f"{name} cannot be read: {error.strerror or explain_os_error(error)}", EX_USAGE) from None
+        raise BadUsage(f"{name} cannot be read: {error.strerror or explain_os_error(error)}") from None
     if len(data) > LARGEST_BYTES:
-        raise ToolFailed(f"{name} has more than {LARGEST_BYTES} bytes: is it a configuration?", EX_USAGE)
+        raise BadUsage(f"{name} has more than {LARGEST_BYTES} bytes: is it a configuration?")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ToolFailed(f"{name}, line {line}: this is not UTF-8", EX_USAGE) from None
+        raise BadUsage(f"{name}, line {line}: this is not UTF-8") from None
 
 
 if __name__ == "__main__":

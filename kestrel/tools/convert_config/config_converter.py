@@ -63,11 +63,6 @@ class _UnconvertibleValue(Exception):
     """A value cannot be converted. The text is the reason."""
 
 
-def read(root: ScalaNew) -> ConvertedConfig:
-    """Convert a configuration to tables, with a remark on every statement that is left out."""
-    return _ConfigConverter().convert(root)
-
-
 def _by_name(cls: Any) -> dict[str, Setting]:
     return {each.kestrel_name: each for each in settings_of(cls).values() if each.kind not in (TABLE, TABLES)}
 
@@ -104,7 +99,9 @@ _OLD: Final = {
 }
 
 
-class _ConfigConverter:
+class ConfigConverter:
+    """A converter of one configuration to tables, with a remark on every statement that is left out."""
+
     def __init__(self) -> None:
         self._tables: Tables = {}
         self._remarks: list[ConfigRemark] = []

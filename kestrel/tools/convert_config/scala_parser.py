@@ -31,7 +31,7 @@ class ScalaError(KestrelError):
 
 
 class TokenKind(Enum):
-    """Kind of a token."""
+    """Kind of a token. Most groups of the tokenizer's pattern are called like the kind of what they match."""
 
     NAME = auto()
     NUMBER = auto()
@@ -72,22 +72,17 @@ _LONGEST_NUMBER: Final = 20
 
 _TOKEN: Final = re.compile(
     r"""
-      (?P<space>[ \t\f\r]+)
-    | (?P<line_end>\n)
-    | (?P<remark>//[^\n]*)
-    | (?P<remarks>/\*)
-    | (?P<raw>\"\"\".*?\"\"\"+)
-    | (?P<text>"(?:[^"\\\n]|\\[^\n])*")
-    | (?P<open_text>")
-    | (?P<character>'(?:[^'\\\n]|\\[^\n]+?)')
-    | (?P<fraction>[0-9][0-9_]*\.[0-9][\w]*)
-    | (?P<number>(?:0|[1-9][0-9_]*)[lL]?(?!\w))
-    | (?P<no_number>[0-9]\w*)
-    | (?P<name>[^\W\d]\w*)
-    | (?P<quoted_name>`[^`\n]+`)
-    | (?P<bracket>[(){}\[\],;])
-    | (?P<sign>[!#%&*+\-/:<=>?@\\^|~]+?(?=/[/*])|[!#%&*+\-/:<=>?@\\^|~]+|\.)
-    | (?P<other>.)
+      (?P<SPACE>[ \t\f\r]+ | //[^\n]*)
+    | (?P<LINE_END>\n)
+    | (?P<REMARKS>/\*)
+    | (?P<RAW>\"\"\".*?\"\"\"+)
+    | (?P<TEXT>"(?:[^"\\\n]|\\[^\n])*")
+    | (?P<OPEN_TEXT>")
+    | (?P<CHARACTER_OR_FRACTION>'(?:[^'\\\n]|\\[^\n]+?)' | [0-9][0-9_]*\.[0-9][\w]*)
+    | (?P<NUMBER>(?:0|[1-9][0-9_]*)[lL]?(?!\w))
+    | (?P<NAME>[^\W\d]\w* | `[^`\n]+`)
+    | (?P<SIGN>[(){}\[\],;] | [!#%&*+\-/:<=>?@\\^|~]+?(?=/[/*]) | [!#%&*+\-/:<=>?@\\^|~]+ | \.)
+    | (?P<OTHER>[0-9]\w* | .)
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -103,12 +98,12 @@ def tokens(text: str) -> list[Token]:
     position, line = 0, 1
     while position < len(text):
         piece = _TOKEN.match(text, position)
-        assert piece is not None and piece.lastgroup is not None  # `other` matches any character
+        assert piece is not None and piece.lastgroup is not None  # OTHER matches any character
         end = piece.end()
         group = piece.lastgroup
-        if group == "remarks":
+        if group == "REMARKS":
             end = _end_of_remarks(text, end, line)
-        elif group == "open_text":
+        elif group == "OPEN_TEXT":
             raise ScalaError(line, "a string is not terminated: a quotation mark is missing")
         last_line = line + text.count("\n", position, end)
         kind, value = _valued(group, piece[0])
@@ -122,25 +117,21 @@ def tokens(text: str) -> list[Token]:
 def _valued(group: str, written: str) -> tuple[TokenKind | None, str]:
     """Return the kind and the value of a token, or no kind for white space and comments."""
     match group:
-        case "space" | "remark" | "remarks":
+        case "SPACE" | "REMARKS":
             return None, ""
-        case "line_end":
-            return TokenKind.LINE_END, ""
-        case "raw":
+        case "RAW":
             # A Unicode escape is one character in some Scala versions, six in others.
             return TokenKind.OTHER if "\\u" in written else TokenKind.TEXT, written[3:-3]
-        case "text":
+        case "TEXT":
             value = _unescaped(written[1:-1])
             return (TokenKind.OTHER, written) if value is None else (TokenKind.TEXT, value)
-        case "number":
+        case "NUMBER":
             digits = written.rstrip("lL").replace("_", "")
             return TokenKind.NUMBER if len(digits) <= _LONGEST_NUMBER else TokenKind.OTHER, digits
-        case "name":
-            return TokenKind.SIGN if written in _RESERVED else TokenKind.NAME, written
-        case "quoted_name":
-            return TokenKind.NAME, written.strip("`")
-        case "bracket" | "sign":
-            return TokenKind.SIGN, written
+        case "NAME":
+            return TokenKind.SIGN if written in _RESERVED else TokenKind.NAME, written.strip("`")
+        case "LINE_END" | "SIGN":
+            return TokenKind[group], written
         case _:
             return TokenKind.OTHER, written
 

@@ -29,7 +29,7 @@ from kestrel.tools.files.scroll_contents import (
 )
 from kestrel.tools.files.snapshot_files import JournalSnapshot, SnapshotFiles
 from kestrel.tools.formatting import show_path, show_queue, show_text
-from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed, explain_os_error
+from kestrel.tools.tool_runner import BadUsage, ToolFailed, explain_os_error
 
 
 class FoundJournal(NamedTuple):
@@ -154,7 +154,7 @@ class Folder:
                     by_name.setdefault(queue.name, []).append(FoundScroll(stem, (queue.reader,)))
         for name in names:
             if name not in by_name:
-                raise self._has_no(name, EX_USAGE)
+                raise BadUsage(self._has_no(name))
         selections = ((self.path, found) for name in names or sorted(by_name) for found in by_name[name])
         return [found for _, found in distinct(selections)]
 
@@ -182,12 +182,12 @@ class Folder:
                         return FoundScroll(scroll.stem, (queue.reader,))
         shown = show_path(file_name)
         if journal_file is None and scroll_file is None:
-            raise ToolFailed(f"{shown} is not the name of a journal file; use --this-file to read it anyway", EX_USAGE)
+            raise BadUsage(f"{shown} is not the name of a journal file; use --this-file to read it anyway")
         missing = show_path(os.path.join(self.path, file_name))
-        raise ToolFailed(f"there is no {missing}: {show_path(self.path)} {self.shown()}", EX_USAGE)
+        raise BadUsage(f"there is no {missing}: {show_path(self.path)} {self.shown()}")
 
-    def _has_no(self, name: bytes, status: int = EX_FOUND) -> ToolFailed:
-        return ToolFailed(f"there is no queue {show_queue(name)} in {show_path(self.path)}: it {self.shown()}", status)
+    def _has_no(self, name: bytes) -> str:
+        return f"there is no queue {show_queue(name)} in {show_path(self.path)}: it {self.shown()}"
 
     def shown(self) -> str:
         """Return a phrase that lists the folder's queues, such as ``has mail, work``."""
@@ -208,7 +208,7 @@ class Folder:
         def live_files() -> list[JournalFile]:
             files = self.journals().get(queue)
             if files is None:
-                raise self._has_no(queue)
+                raise ToolFailed(self._has_no(queue))
             return files.live_files()
 
         return _at_one_moment(live_files, lambda files: JournalSnapshot(self.disk, self.path, queue, files))

@@ -30,7 +30,7 @@ from kestrel.scroll.records import (
 from kestrel.scroll.writer_file import WriterFile
 from kestrel.scroll.writer_index import first_id_in, index_writer_file
 from kestrel.tools.files.snapshot_files import FileReadResult, ItemTally, SnapshotFiles
-from kestrel.tools.formatting import show_path, show_queue
+from kestrel.tools.formatting import show_path, show_queue, spell_queue
 from kestrel.tools.progress import ByteProgress, Progress
 
 
@@ -56,6 +56,10 @@ class ScrollQueueFile(NamedTuple):
         return show_path(self.file_name or self.stem) if self.name is None else show_queue(self.name)
 
     @property
+    def spelled(self) -> str | None:
+        return None if self.name is None else spell_queue(self.name)
+
+    @property
     def why_unknown(self) -> str:
         """Reason why the name is not known, for a queue without one."""
         is_hashed = b"::" in (self.file_name or self.stem)
@@ -75,6 +79,10 @@ class Scroll(NamedTuple):
     @property
     def shown(self) -> str:
         return f"scroll {show_path(self.stem) if self.name is None else show_queue(self.name)}"
+
+    @property
+    def spelled(self) -> str | None:
+        return None if self.name is None else spell_queue(self.name)
 
     @property
     def file_names(self) -> list[bytes]:
