@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -54,19 +56,24 @@ def results(columns: tuple[Column, ...]) -> Results:
     return Results("test", columns, as_json=False)
 
 
+def rows_of(benchmark: ModuleType, sizes: object, **options: Any) -> list[dict[str, Any]]:
+    """Run a benchmark, and return the rows of its table."""
+    figures = results(benchmark.COLUMNS)
+    benchmark.measure(figures, sizes, **options)
+    return figures.rows
+
+
 def test_replay_measures_every_case() -> None:
-    figures = results(replay.COLUMNS)
-    replay.measure(figures, replay.Sizes(file_bytes=100_000, repeats=1), seed=1)
-    assert len(figures.rows) == len(replay.CASES) * len(replay.ITEM_BYTES)
-    assert all(float(row["mb_per_s"]) > 0 for row in figures.rows)
+    rows = rows_of(replay, replay.Sizes(file_bytes=100_000, repeats=1), seed=1)
+    assert len(rows) == len(replay.CASES) * len(replay.ITEM_BYTES)
+    assert all(row["mb_per_s"] > 0 for row in rows)
 
 
 def test_hot_path_measures_every_case_of_the_build_that_runs() -> None:
-    figures = results(hot_path.COLUMNS)
-    hot_path.measure(figures, hot_path.Sizes(requests=400, repeats=1))
-    assert [(row["queues"], row["pipeline"]) for row in figures.rows] == list(hot_path.CASES)
-    assert {row["build"] for row in figures.rows} == {BUILD}
-    assert all(float(row["cpu_us"]) > 0 for row in figures.rows)
+    rows = rows_of(hot_path, hot_path.Sizes(requests=400, repeats=1))
+    assert [(row["queues"], row["pipeline"]) for row in rows] == list(hot_path.CASES)
+    assert {row["build"] for row in rows} == {BUILD}
+    assert all(row["cpu_us"] > 0 for row in rows)
 
 
 def test_requests_make_no_more_calls_than_recorded() -> None:
@@ -81,65 +88,57 @@ def test_requests_make_no_more_calls_than_recorded() -> None:
 
 
 def test_scale_measures_a_server_with_many_of_everything() -> None:
-    figures = results(scale.COLUMNS)
     sizes = scale.Sizes([scale.Case(3, 2, 50)], starts=1, pairs=scale.TURN, disk_bytes=MIB)
-    scale.measure(figures, sizes, seed=1, storages=[SCROLL])
-    (row,) = figures.rows
+    (row,) = rows_of(scale, sizes, seed=1, storages=[SCROLL])
     assert (row["storage"], row["connections"], row["queues"], row["backlog"]) == (SCROLL, 3, 2, 50)
-    assert 0 < float(row["p50_ms"]) <= float(row["p99_ms"])
+    assert 0 < row["p50_ms"] <= row["p99_ms"]
 
 
 @pytest.mark.needs("postgresql")
 @pytest.mark.database
 def test_postgres_compares_each_storage_with_the_journal() -> None:
-    figures = results(postgres.COLUMNS)
-    postgres.measure(figures, postgres.SHORT)
-    assert len(figures.rows) == len(postgres.STORAGES) * len(postgres.SHORT.items) * len(postgres.NAMES)
-    assert {row["ratio"] for row in figures.rows if row["storage"] == postgres.SYNCED} == {1}
+    rows = rows_of(postgres, postgres.SHORT)
+    assert len(rows) == len(postgres.STORAGES) * len(postgres.SHORT.items) * len(postgres.NAMES)
+    assert {row["ratio"] for row in rows if row["storage"] == postgres.SYNCED} == {1}
 
 
 def test_memory_measures_what_an_item_takes() -> None:
-    figures = results(memory.COLUMNS)
-    memory.measure(figures, memory.Sizes({64: 50_000}, repeats=1), seed=1)
-    assert 21 < float(figures.rows[0]["bytes_over_data"]) < 200
+    (row,) = rows_of(memory, memory.Sizes({64: 50_000}, repeats=1), seed=1)
+    assert 21 < row["bytes_over_data"] < 200
 
 
 def test_backlog_compares_with_an_empty_queue() -> None:
-    figures = results(backlog.COLUMNS)
     servers = ((JOURNAL, 1), (SCROLL, 1))
     sizes = backlog.Sizes((0, 40_000), servers, rounds=1, turns=1, batches=2, disk_bytes=MIB)
-    backlog.measure(figures, sizes, seed=1)
-    assert [(row["storage"], row["backlog"], row["operation"]) for row in figures.rows] == [
+    rows = rows_of(backlog, sizes, seed=1)
+    assert [(row["storage"], row["backlog"], row["operation"]) for row in rows] == [
         (storage, items, operation)
         for storage in (JOURNAL, SCROLL)
         for items in (0, 40_000)
         for operation in ("put", "get")
     ]
-    assert [row["ratio"] for row in figures.rows if not row["backlog"]] == [1, 1, 1, 1]
+    assert [row["ratio"] for row in rows if not row["backlog"]] == [1, 1, 1, 1]
 
 
 def test_reactor_watches_every_step() -> None:
-    figures = results(reactor.COLUMNS)
     sizes = reactor.Sizes(MIB, 8 * MIB, 40_000, checkpoints_every_s=0.1, phase_s=0.05, repeats=1)
-    reactor.measure(figures, sizes, seed=1)
-    assert {"idle", "loading", *reactor.STEPS} <= {str(row["phase"]) for row in figures.rows}
+    rows = rows_of(reactor, sizes, seed=1)
+    assert {"idle", "loading", *reactor.STEPS} <= {row["phase"] for row in rows}
 
 
 def test_open_files_uses_and_loads_queues() -> None:
-    figures = results(open_files.COLUMNS)
-    open_files.measure(figures, open_files.Sizes(queues=200, starts=1))
-    assert 100 < int(figures.rows[0]["most_open_files"]) < 1000
+    rows = rows_of(open_files, open_files.Sizes(queues=200, starts=1))
+    assert 100 < rows[0]["most_open_files"] < 1000
 
 
 def test_expiry_watches_a_client_while_every_item_leaves() -> None:
-    figures = results(expiry.COLUMNS)
     sizes = expiry.Sizes(items=3_000, watched_s=0.02, lead_s=1.5, repeats=1, disk_bytes=MIB)
-    expiry.measure(figures, sizes, seed=1)
-    assert [(row["case"], row["phase"]) for row in figures.rows] == [
+    rows = rows_of(expiry, sizes, seed=1)
+    assert [(row["case"], row["phase"]) for row in rows] == [
         (case.name, phase) for case in expiry.CASES for phase in expiry.PHASES
     ]
-    assert all(float(row["worst_ms"]) >= float(row["p50_ms"]) > 0 for row in figures.rows)
-    assert [float(row["items_per_s"]) > 0 for row in figures.rows if "items_per_s" in row] == [True] * 3
+    assert all(row["worst_ms"] >= row["p50_ms"] > 0 for row in rows)
+    assert [row["items_per_s"] > 0 for row in rows if "items_per_s" in row] == [True] * 3
 
 
 def test_expiry_fails_when_a_client_waited_too_long() -> None:
@@ -153,48 +152,44 @@ def test_expiry_fails_when_a_client_waited_too_long() -> None:
 
 
 def test_fanout_shows_what_children_share() -> None:
-    figures = results(fanout.COLUMNS)
     sizes = fanout.Sizes((0, 1, 10), rounds=1, batches=1, kept_batches=3, gets=10, disk_bytes=MIB)
-    fanout.measure(figures, sizes, seed=1)
-    assert [(row["storage"], row["children"]) for row in figures.rows] == [
+    rows = rows_of(fanout, sizes, seed=1)
+    assert [(row["storage"], row["children"]) for row in rows] == [
         (storage, children) for storage in STORAGES for children in sizes.children
     ]
     record_bytes = {JOURNAL: 1045, SCROLL: 1049}
-    for row in figures.rows:
-        copies = int(row["children"]) + 1 if row["storage"] == JOURNAL else 1
-        assert row["written_per_put"] == row["folder_per_put"] == copies * record_bytes[str(row["storage"])]
+    for row in rows:
+        copies = row["children"] + 1 if row["storage"] == JOURNAL else 1
+        assert row["written_per_put"] == row["folder_per_put"] == copies * record_bytes[row["storage"]]
         if copies > 1:
-            assert 8 <= float(row["bytes_per_child"]) < 64
+            assert 8 <= row["bytes_per_child"] < 64
 
 
 def test_operations_compares_the_storages_in_every_way() -> None:
-    figures = results(operations.COLUMNS)
-    operations.measure(figures, operations.Sizes((64,), rounds=1, turns=1, batches=2), seed=1)
-    assert [(row["through"], row["sync_journal"], row["operation"]) for row in figures.rows] == [
+    rows = rows_of(operations, operations.Sizes((64,), rounds=1, turns=1, batches=2), seed=1)
+    assert [(row["through"], row["sync_journal"], row["operation"]) for row in rows] == [
         (through, sync, operation)
         for through in ("storage", "server")
         for sync in ("never", "0")
         for operation in ("put", "get")
     ]
-    assert all(float(row["cpu_cost"]) > 0 for row in figures.rows)
+    assert all(row["cpu_cost"] > 0 for row in rows)
 
 
 def test_restart_reads_what_no_hint_tells() -> None:
-    figures = results(restart.COLUMNS)
-    restart.measure(figures, restart.Sizes(items=20_000, since_hint=2_000, repeats=1, disk_bytes=MIB), seed=1)
-    read = {str(row["case"]): float(row["mb_read"]) for row in figures.rows}
+    rows = rows_of(restart, restart.Sizes(items=20_000, since_hint=2_000, repeats=1, disk_bytes=MIB), seed=1)
+    read = {row["case"]: row["mb_read"] for row in rows}
     assert list(read) == [case.name for case in restart.CASES]
     assert read["scroll, after a stop"] < read["scroll, after a crash"] < read["scroll, without a hint"]
 
 
 def test_slow_reader_finds_that_what_is_kept_has_bounds() -> None:
-    figures = results(slow_reader.COLUMNS)
     sizes = slow_reader.Sizes(20_000, held_every=1_000, child_items=6_400, checkpoint_items=5_000, disk_bytes=MIB)
-    slow_reader.measure(figures, sizes, seed=1)
-    assert [(row["case"], row["held"]) for row in figures.rows] == list(
+    rows = rows_of(slow_reader, sizes, seed=1)
+    assert [(row["case"], row["held"]) for row in rows] == list(
         zip((case.name for case in slow_reader.CASES), (1, 20, 1, 1), strict=True)
     )
-    assert [row["items_then"] for row in figures.rows] == [1, 20, 3_200, 1]
+    assert [row["items_then"] for row in rows] == [1, 20, 3_200, 1]
 
 
 @pytest.mark.parametrize("storage", STORAGES)
@@ -207,17 +202,15 @@ def test_a_backlog_is_made_as_a_server_leaves_it(storage: str, tmp_path: Path) -
 
 
 def test_reload_measures_every_change() -> None:
-    figures = results(reload.COLUMNS)
-    reload.measure(figures, reload.Sizes(queues=100, repeats=2), seed=1)
-    assert [row["change"] for row in figures.rows] == list(reload.CHANGES)
-    assert all(float(row["held_ms_most"]) >= float(row["held_ms_least"]) > 0 for row in figures.rows)
+    rows = rows_of(reload, reload.Sizes(queues=100, repeats=2), seed=1)
+    assert [row["change"] for row in rows] == list(reload.CHANGES)
+    assert all(row["held_ms_most"] >= row["held_ms_least"] > 0 for row in rows)
 
 
 def test_admin_measures_every_call() -> None:
-    figures = results(admin.COLUMNS)
-    admin.measure(figures, admin.Sizes(queues=100, repeats=2))
-    assert [row["call"] for row in figures.rows] == [*admin.CALLS, admin.SAMPLE]
-    assert all(float(row["total_ms"]) >= float(row["longest_ms"]) > 0 for row in figures.rows)
+    rows = rows_of(admin, admin.Sizes(queues=100, repeats=2))
+    assert [row["call"] for row in rows] == [*admin.CALLS, admin.SAMPLE]
+    assert all(row["total_ms"] >= row["longest_ms"] > 0 for row in rows)
 
 
 def test_admin_fails_when_a_call_held_the_reactor_too_long() -> None:

@@ -6,15 +6,15 @@ import json
 import os
 import socket
 import subprocess
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from benchmarks.peers.generator import Generator, Load, WrongReply
-from tests.child import PATIENCE_S, Child, join
+from tests.child import Child
+from tests.client.scripted import ScriptedServer, scripted, talk
 
 pytestmark = pytest.mark.needs("gcc")
 
@@ -23,7 +23,7 @@ ITEM = b"\0\0\0\0\0\0\0\0"
 SECOND = b"\1\0\0\0\0\0\0\0"
 NO_PID = 1
 
-Conversation = Iterable[tuple[bytes, bytes]]
+Conversation = Sequence[tuple[bytes, bytes]]
 """What the generator sends, and what it is told."""
 
 
@@ -32,29 +32,8 @@ def generator(tmp_path_factory: pytest.TempPathFactory) -> Generator:
     return Generator(tmp_path_factory.mktemp("load"))
 
 
-def play(listening: socket.socket, conversation: Conversation, heard: list[bytes]) -> None:
-    """Be a server of one client that says what is written, and hangs up then."""
-    connection, _ = listening.accept()
-    with connection:
-        connection.settimeout(PATIENCE_S)
-        for request, reply in conversation:
-            received = b""
-            while len(received) < len(request) and (data := connection.recv(len(request) - len(received))):
-                received += data
-            heard.append(received)
-            connection.sendall(reply)
-
-
-@contextmanager
-def scripted(conversation: Conversation) -> Iterator[tuple[int, list[bytes]]]:
-    """The port of such a server, and what it hears."""
-    heard: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(PATIENCE_S)
-        playing = threading.Thread(target=play, args=(listening, conversation, heard), daemon=True)
-        playing.start()
-        yield listening.getsockname()[1], heard
-        join(playing)
+def port_of(server: ScriptedServer) -> int:
+    return int(server.address.rpartition(":")[2])
 
 
 def memcache_put(item: bytes = ITEM, queue: bytes = b"bench00000") -> bytes:
@@ -187,25 +166,23 @@ CONVERSATIONS: dict[str, tuple[Load, Conversation]] = {
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_each_server_is_asked_in_its_own_words(name: str, generator: Generator) -> None:
     load, conversation = CONVERSATIONS[name]
-    with scripted(conversation) as (port, heard):
-        figures = generator.run(load._replace(connections=1, size=8), port, NO_PID)
-    assert heard == [request for request, _ in conversation]
+    with scripted(talk(*conversation)) as server:
+        figures = generator.run(load._replace(connections=1, size=8), port_of(server), NO_PID)
     places = load.children + 1 if load.workload == "fanout" else 1
     assert figures.items == (load.items or 0) * places
     assert 0 < figures.p50_us <= figures.p99_us <= figures.p999_us <= figures.max_us
 
 
 def test_user_time_of_the_server_is_reported(generator: Generator) -> None:
-    def conversation() -> Conversation:
-        yield HELLO
-        yield memcache_put(), b"STORED\r\n"
+    def play(connection: socket.socket) -> None:
+        talk(HELLO, (memcache_put(), b"STORED\r\n"))(connection)
         end_s = os.times().user + 0.05
         while os.times().user < end_s:
             sum(range(10_000))
-        yield b"get bench00000\r\n", value()
+        talk((b"get bench00000\r\n", value()))(connection)
 
-    with scripted(conversation()) as (port, _):
-        figures = generator.run(Load("memcache", connections=1, size=8, items=1), port, os.getpid())
+    with scripted(play) as server:
+        figures = generator.run(Load("memcache", connections=1, size=8, items=1), port_of(server), os.getpid())
     assert figures.server_user_s >= 0.04  # in steps of 10 ms
     assert figures.user_us == figures.server_user_s * 1_000_000 / 2
 
@@ -231,21 +208,25 @@ LIES: dict[str, tuple[Conversation, str]] = {
 @pytest.mark.parametrize("name", LIES)
 def test_a_wrong_reply_is_found(name: str, generator: Generator) -> None:
     conversation, sentence = LIES[name]
-    with scripted(conversation) as (port, _), pytest.raises(WrongReply, match=sentence):
-        generator.run(Load("memcache", connections=1, size=8, items=1), port, NO_PID, "the liar")
+    with scripted(talk(*conversation)) as server, pytest.raises(WrongReply, match=sentence):
+        generator.run(Load("memcache", connections=1, size=8, items=1), port_of(server), NO_PID, "the liar")
 
 
 def test_a_wrong_byte_behind_the_number_of_an_item_is_found(generator: Generator) -> None:
     put = b"set bench00000 0 0 9\r\n" + ITEM
     lie = b"VALUE bench00000 0 9\r\n" + ITEM + b"\xff\r\nEND\r\n"
-    conversation = [HELLO, (put + b"?\r\n", b"STORED\r\n"), (b"get bench00000\r\n", lie)]
-    with (
-        scripted(conversation) as (port, heard),
-        pytest.raises(WrongReply, match=r'expected "(.|\\x[0-9a-f]{2})", came "\\xff'),
-    ):
-        generator.run(Load("memcache", connections=1, size=9, items=1), port, NO_PID)
-    assert heard[1].startswith(put)
-    assert not heard[1].endswith(b"\xff\r\n")
+
+    def play(connection: socket.socket) -> None:
+        talk(HELLO)(connection)
+        with connection.makefile("rb") as requests:
+            heard = requests.read(len(put) + 3)
+        assert heard.startswith(put) and not heard.endswith(b"\xff\r\n")
+        connection.sendall(b"STORED\r\n")
+        talk((b"get bench00000\r\n", lie))(connection)
+
+    wrong = r'expected "(.|\\x[0-9a-f]{2})", came "\\xff'
+    with scripted(play) as server, pytest.raises(WrongReply, match=wrong):
+        generator.run(Load("memcache", connections=1, size=9, items=1), port_of(server), NO_PID)
 
 
 @pytest.mark.parametrize(
@@ -257,15 +238,16 @@ def test_a_wrong_byte_behind_the_number_of_an_item_is_found(generator: Generator
     ],
 )
 def test_a_wrong_number_is_found(lie: Conversation, sentence: str, generator: Generator) -> None:
-    with scripted(lie) as (port, _), pytest.raises(WrongReply, match=sentence):
-        generator.run(Load("redis", connections=1, size=8, items=1), port, NO_PID)
+    with scripted(talk(*lie)) as server, pytest.raises(WrongReply, match=sentence):
+        generator.run(Load("redis", connections=1, size=8, items=1), port_of(server), NO_PID)
 
 
 def test_a_job_of_another_number_than_was_put_is_found(generator: Generator) -> None:
     put = (b"put 0 0 120 8\r\n%b\r\n" % ITEM, b"INSERTED 9\r\n")
     lie = (b"reserve\r\n", b"RESERVED 8 8\r\n%b\r\n" % ITEM)
-    with scripted([TUBES, USE, put, lie]) as (port, _), pytest.raises(WrongReply, match=r'item number 9, came "8"'):
-        generator.run(Load("beanstalk", connections=1, size=8, items=1), port, NO_PID)
+    talked = talk(TUBES, USE, put, lie)
+    with scripted(talked) as server, pytest.raises(WrongReply, match=r'item number 9, came "8"'):
+        generator.run(Load("beanstalk", connections=1, size=8, items=1), port_of(server), NO_PID)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,12 @@ def path(tmp_path: Path) -> bytes:
     return str(tmp_path / "lock").encode()
 
 
-@pytest.fixture
-def owner(path: bytes) -> Iterator[Child[str]]:
-    """Another process, which holds the lock."""
+@contextmanager
+def owned(path: Path) -> Iterator[Child[str]]:
+    """Provide another process that holds the lock."""
     root = Path(__file__).parents[2]
     process = Child(
-        [sys.executable, "-c", OWNER, path.decode()],
+        [sys.executable, "-c", OWNER, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -46,6 +47,13 @@ def owner(path: bytes) -> Iterator[Child[str]]:
         assert process.read_line() == "locked\n"
         yield process
         process.kill()
+
+
+@pytest.fixture
+def owner(path: bytes) -> Iterator[Child[str]]:
+    """Another process, which holds the lock."""
+    with owned(Path(path.decode())) as process:
+        yield process
 
 
 def test_a_second_owner_in_the_same_process_is_refused(path: bytes) -> None:

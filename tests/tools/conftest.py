@@ -6,7 +6,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from kestrel.tools import qdump, qpack
 from kestrel.tools.cli.command import main
 from kestrel.tools.convert import command as convert
 from kestrel.tools.tool_runner import Clock
+from tests.client.scripted import scripted, talk
 from tests.journal.restarts import NOW_MS
 from tests.server.running import Processes, Server
 
@@ -105,6 +107,28 @@ def pack(capsys: pytest.CaptureFixture[str]) -> Pack:
         return status, *capsys.readouterr()
 
     return run_here
+
+
+def error_of(run: Callable[..., tuple[int, object, str]], status: int, *arguments: object, **options: Any) -> str:
+    """Run a tool, which must end with this status and without output. Return its error output."""
+    ended, out, said = run(*arguments, **options)
+    assert (ended, bool(out)) == (status, False), said
+    return said
+
+
+def with_scripted(
+    cli: Cli, exchanges: Sequence[tuple[bytes, bytes]], *arguments: object, **options: Any
+) -> tuple[int, bytes, str]:
+    """Run kestrel-cli with a server of these requests and replies. Its error output has SERVER for the address.
+
+    The arguments also have SERVER for the address, if it is not that of ``--server``.
+    """
+    with scripted(talk(*exchanges)) as server:
+        if "SERVER" not in arguments:
+            arguments = ("--server", "SERVER", *arguments)
+        given = [server.address if each == "SERVER" else each for each in arguments]
+        status, out, said = cli(*given, **options)
+    return status, out, said.replace(server.address, "SERVER")
 
 
 def put(server: Server, *items: bytes) -> None:

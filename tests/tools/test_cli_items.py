@@ -11,16 +11,12 @@ import pytest
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tools.tool_runner import Clock
 from tests.child import PATIENCE_S
-from tests.client.scripted import scripted, talk
 from tests.server.running import Server
-from tests.tools.conftest import Cli, pauses, put, take_all
+from tests.tools.conftest import Cli, error_of, pauses, put, take_all, with_scripted
+from tests.tools.test_splitting import prefixed
 from tests.tools.tool_processes import command, environment
 
 ANY = bytes(range(256))
-
-
-def prefixed(*items: bytes) -> bytes:
-    return b"".join(len(item).to_bytes(4, "big") + item for item in items)
 
 
 # put
@@ -71,8 +67,7 @@ def test_item_with_a_delay_becomes_visible_later(server: Server, cli: Cli) -> No
 
 @pytest.mark.parametrize("expires_in", ["12d", "999999.5"])
 def test_expiry_impossible_on_memcache_is_a_usage_error(server: Server, cli: Cli, expires_in: str) -> None:
-    status, _, said = cli("put", "work", "--expires-in", expires_in, "a")
-    assert status == 2
+    said = error_of(cli, 2, "put", "work", "--expires-in", expires_in, "a")
     assert "use --protocol thrift" in said
 
 
@@ -85,10 +80,9 @@ def test_expiry_impossible_on_any_protocol_is_a_usage_error(cli: Cli) -> None:
 
 def test_refused_item_is_reported_with_its_number(server: Server, cli: Cli) -> None:
     refused = "was refused by a limit of the queue small: maxItems = 3"
-    status, out, said = cli("put", "small", stdin=b"a\nb\nc\nd\ne\n")
-    assert (status, out) == (1, b"")
+    said = error_of(cli, 1, "put", "small", stdin=b"a\nb\nc\nd\ne\n")
     assert said == f"kestrel-cli: item 4 {refused}\nkestrel-cli: 3 items put; not put: items 4 and all that follow\n"
-    status, _, said = cli("put", "small", "f", "g")
+    said = error_of(cli, 1, "put", "small", "f", "g")
     assert said == f"kestrel-cli: item 1 {refused}\nkestrel-cli: 0 items put; not put: items 1 to 2\n"
     assert take_all(server, b"small") == [b"a", b"b", b"c"]
     assert cli("put", "small", *range(1200))[2].endswith("\nkestrel-cli: 3 items put; not put: items 4 to 1200\n")
@@ -107,8 +101,7 @@ def test_refusal_by_a_destination_of_an_alias_names_the_possible_limits(server: 
 
 
 def test_items_put_after_a_refused_one_are_reported(server: Server, cli: Cli) -> None:
-    status, _, said = cli("put", "picky", *["x", "yy", "x", "yy", "yy", "x"])
-    assert status == 1
+    said = error_of(cli, 1, "put", "picky", *["x", "yy", "x", "yy", "yy", "x"])
     assert said.startswith("kestrel-cli: item 2 was refused by a limit of the queue picky: maxItemSize = 1B\n")
     assert said.endswith("\nkestrel-cli: 3 items put; not put: items 2, 4 to 5\n")
     assert cli("put", "picky", stdin=b"yy\nx\n" * 12)[2].endswith(
@@ -136,8 +129,8 @@ def test_unreadable_input_is_an_error(server: Server, cli: Cli, tmp_path: Path) 
     assert done.stderr.startswith(
         b"kestrel-cli: standard input cannot be read: Bad file descriptor\nkestrel-cli: 0 items put; "
     )
-    status, _, said = cli("put", "work", stdin=None)
-    assert (status, said) == (2, "kestrel-cli: standard input is closed: give the items as arguments\n")
+    said = error_of(cli, 2, "put", "work", stdin=None)
+    assert said == "kestrel-cli: standard input is closed: give the items as arguments\n"
 
 
 @pytest.mark.parametrize(("address", "status"), [("", 0), ("127.0.0.1:1", 3)])
@@ -162,9 +155,9 @@ def test_get_takes_one_item_and_has_status_1_without_one(server: Server, cli: Cl
 
 def test_long_wait_is_split_into_days(cli: Cli) -> None:
     day, item = b"get work/t=86400000/open\r\n", b"VALUE work 0 1\r\na\r\nEND\r\n"
-    version = (b"version\r\n", b"VERSION 1\r\n")
-    with scripted(talk((day, b"END\r\n"), version, (day, item), (b"confirm work 1\r\n", b"END\r\n"))) as server:
-        assert cli("--server", server.address, "get", "--wait", "30d", "work") == (0, b"a\n", "")
+    version, confirm = (b"version\r\n", b"VERSION 1\r\n"), (b"confirm work 1\r\n", b"END\r\n")
+    exchanges = [(day, b"END\r\n"), version, (day, item), confirm]
+    assert with_scripted(cli, exchanges, "get", "--wait", "30d", "work") == (0, b"a\n", "")
 
 
 @pytest.mark.parametrize("count", [1, 2, 99, 100, 101, 250])

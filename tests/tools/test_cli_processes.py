@@ -20,10 +20,11 @@ from tests.client.first_choice import FirstOfAll
 from tests.client.scripted import reset, scripted, talk
 from tests.memcache_text import STORED, set_
 from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
-from tests.tools.conftest import CONFIG, Cli, put
+from tests.tools.conftest import CONFIG, Cli, error_of, put, with_scripted
 from tests.tools.tool_processes import ENVIRONMENT, command, environment, on_a_terminal
 
 A_B_C = [set_(b"work", data) for data in (b"a", b"b", b"c")]
+PUT_THREE = ("put", "work", "a", "b", "c")
 LARGE = 200_000
 """More bytes than a pipe and its reader hold."""
 
@@ -90,27 +91,20 @@ def test_slow_input_is_put_as_it_arrives(server: Server) -> None:
 
 
 def test_failed_load_reports_which_items_were_put(cli: Cli) -> None:
-    with scripted(talk((b"".join(A_B_C), STORED * 2))) as server:
-        status, out, said = cli("--server", server.address, "put", "work", "a", "b", "c")
-    assert (status, out) == (3, b"")
-    assert said == (
-        f"kestrel-cli: {server.address}: the server closed the connection before it answered; is the server still "
-        "running? does it speak memcache there, without TLS?\n"
+    assert error_of(with_scripted, 3, cli, [(b"".join(A_B_C), STORED * 2)], *PUT_THREE) == (
+        "kestrel-cli: SERVER: the server closed the connection before it answered; is the server still running? does it"
+        " speak memcache there, without TLS?\n"
         "kestrel-cli: 2 items put; perhaps put: item 3\n"
     )
     with scripted(reset((b"".join(A_B_C), STORED))) as server:
-        status, _, said = cli("--server", server.address, "put", "work", stdin=b"a\nb\nc\n")
-    assert status == 3
+        said = error_of(cli, 3, "--server", server.address, "put", "work", stdin=b"a\nb\nc\n")
     assert said.endswith("\nkestrel-cli: 1 item put; perhaps put: items 2 to 3; not put: items 4 and all that follow\n")
 
 
 def test_items_sent_after_a_refusal_were_not_put(cli: Cli) -> None:
     refusal = STORED + b"SERVER_ERROR the server is ReadOnly\r\n"
-    with scripted(talk((b"".join(A_B_C), refusal))) as server:
-        status, _, said = cli("--server", server.address, "put", "work", "a", "b", "c")
-    assert status == 3
-    assert said == (
-        f"kestrel-cli: {server.address} refused or failed: the server is ReadOnly\n"
+    assert error_of(with_scripted, 3, cli, [(b"".join(A_B_C), refusal)], *PUT_THREE) == (
+        "kestrel-cli: SERVER refused or failed: the server is ReadOnly\n"
         "kestrel-cli: 1 item put; not put: items 2 to 3\n"
     )
 
@@ -118,8 +112,7 @@ def test_items_sent_after_a_refusal_were_not_put(cli: Cli) -> None:
 def test_uncertain_load_ends_despite_another_server(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kestrel.client.blocking.Random", FirstOfAll)
     with scripted(talk((b"".join(A_B_C), b"SERVER_ERROR disk full\r\n" + STORED))) as one, scripted() as two:
-        status, out, said = cli("--server", one.address, "--server", two.address, "put", "work", "a", "b", "c")
-    assert (status, out) == (3, b"")
+        said = error_of(cli, 3, "--server", one.address, "--server", two.address, *PUT_THREE)
     assert said.endswith("\nkestrel-cli: 1 item put; perhaps put: item 3; not put: item 1\n")
 
 
@@ -180,15 +173,13 @@ def test_server_that_stops_between_requests_ends_the_monitor(cli: Cli) -> None:
 
     with scripted(go) as server:
         clock = Clock(lambda: 0.0, pause)
-        status, out, said = cli("--server", server.address, "monitor", "work", clock=clock)
-    assert (status, out) == (3, b"")
+        said = error_of(cli, 3, "--server", server.address, "monitor", "work", clock=clock)
     assert said.startswith(f"kestrel-cli: {server.address}: the server hung up; ")
 
 
 def test_unconfirmed_item_is_reported(cli: Cli) -> None:
     taken = (b"get work/open\r\n", b"VALUE work 0 1\r\na\r\nEND\r\n")
-    with scripted(talk(taken, (b"confirm work 1\r\n", b""))) as server:
-        status, out, said = cli("--server", server.address, "get", "work")
+    status, out, said = with_scripted(cli, [taken, (b"confirm work 1\r\n", b"")], "get", "work")
     assert (status, out) == (3, b"a\n")
     assert said.endswith("\nkestrel-cli: 1 item taken, of which the last 1 may come again\n")
 
@@ -217,8 +208,7 @@ ITEM = b"VALUE work 0 1\r\n%b\r\nEND\r\n"
 def test_unconfirmed_items_of_a_batch_are_reported(
     cli: Cli, exchanges: list[tuple[bytes, bytes]], out: bytes, account: str
 ) -> None:
-    with scripted(talk(LOOK, *exchanges)) as server:
-        status, written, said = cli("--server", server.address, "get", "--all", "work")
+    status, written, said = with_scripted(cli, [LOOK, *exchanges], "get", "--all", "work")
     assert (status, written) == (3, out)
     assert said.endswith(f"\nkestrel-cli: {account}\n")
 
@@ -226,8 +216,7 @@ def test_unconfirmed_items_of_a_batch_are_reported(
 @pytest.mark.parametrize(("items", "batch"), [(2, 2), (250, 100)])
 def test_get_all_opens_up_to_100_items_and_then_one_at_a_time(cli: Cli, items: int, batch: int) -> None:
     monitor, get = (b"monitor work 1 %d\r\n" % batch, b"END\r\n"), (b"get work/open\r\n", b"END\r\n")
-    with scripted(talk(look(items), monitor, get)) as server:
-        assert cli("--server", server.address, "get", "--all", "work") == (1, b"", "")
+    assert with_scripted(cli, [look(items), monitor, get], "get", "--all", "work") == (1, b"", "")
 
 
 # Waits.
@@ -239,8 +228,8 @@ IS_THERE = (b"version\r\n", b"VERSION 1.0\r\n")
 def test_each_missing_item_is_waited_for(cli: Cli) -> None:
     wait = b"get work/t=10000/open\r\n"
     there_is_one = (wait, ITEM % b"a"), (b"confirm work 1\r\n", b"END\r\n")
-    with scripted(talk(look(0), *there_is_one, look(0), (wait, b"END\r\n"), IS_THERE)) as server:
-        assert cli("--server", server.address, "get", "--wait", "10s", "-n", "3", "work") == (0, b"a\n", "")
+    exchanges = [look(0), *there_is_one, look(0), (wait, b"END\r\n"), IS_THERE]
+    assert with_scripted(cli, exchanges, "get", "--wait", "10s", "-n", "3", "work") == (0, b"a\n", "")
 
 
 def test_monitor_waits_only_until_its_end(cli: Cli) -> None:
@@ -251,9 +240,8 @@ def test_monitor_waits_only_until_its_end(cli: Cli) -> None:
 
     waits = [look(0), (b"get work/t=60000/open\r\n", b"END\r\n"), IS_THERE]
     waits += [look(0), (b"get work/t=30000/open\r\n", b"END\r\n"), IS_THERE]
-    with scripted(talk(*waits)) as server:
-        ended = cli("--server", server.address, "monitor", "--for", "90s", "work", clock=Clock(lambda: now[0], pause))
-    assert ended == (0, b"", "")
+    clock = Clock(lambda: now[0], pause)
+    assert with_scripted(cli, waits, "monitor", "--for", "90s", "work", clock=clock) == (0, b"", "")
 
 
 # Several servers.

@@ -22,7 +22,7 @@ from tests.client.certificates import Authority
 from tests.client.scripted import scripted, talk
 from tests.client.test_tls import HOST, served_by
 from tests.server.running import Processes, Server, own_port
-from tests.tools.conftest import Cli, pauses, put
+from tests.tools.conftest import Cli, error_of, pauses, put, with_scripted
 
 
 @pytest.fixture
@@ -142,14 +142,11 @@ def test_watched_stats_clear_the_terminal(server: Server, monkeypatch: pytest.Mo
 def test_names_and_replies_are_escaped(cli: Cli) -> None:
     stats = (b"stats\r\n", b"STAT version 1\x1b[2J\r\nEND\r\n")
     dump = (b"dump_stats\r\n", b"queue 'a\x1b[2J\xff' {\r\n  items=1\r\n}\r\nEND\r\n")
-    with scripted(talk(stats, dump)) as server:
-        _, out, _ = cli("--server", server.address, "stats")
+    out = with_scripted(cli, [stats, dump], "stats")[1]
     assert b"\x1b" not in out
     assert rb"a\x1b[2J\xff      1" in out
-    with scripted(talk((b"version\r\n", b"VERSION \x1b[2J\r\n"))) as server:
-        assert cli("--server", server.address, "version")[1] == b"\\x1b[2J\n"
-    with scripted(talk((b"status\r\n", b"SERVER_ERROR \x1b[2J\r\n"))) as server:
-        assert r"\x1b[2J" in cli("--server", server.address, "status")[2]
+    assert with_scripted(cli, [(b"version\r\n", b"VERSION \x1b[2J\r\n")], "version")[1] == b"\\x1b[2J\n"
+    assert r"\x1b[2J" in with_scripted(cli, [(b"status\r\n", b"SERVER_ERROR \x1b[2J\r\n")], "status")[2]
 
 
 # Other commands.
@@ -158,8 +155,7 @@ def test_names_and_replies_are_escaped(cli: Cli) -> None:
 def test_status_is_shown_and_changed(server: Server, cli: Cli) -> None:
     assert cli("status") == (0, b"Up\n", "")
     assert cli("status", "readonly") == (0, b"ReadOnly\n", "")
-    status, _, said = cli("put", "work", "a")
-    assert status == 3
+    said = error_of(cli, 3, "put", "work", "a")
     assert said == (
         f"kestrel-cli: 127.0.0.1:{server.port} refused or failed: the server is ReadOnly\n"
         "kestrel-cli: 0 items put; not put: item 1\n"
@@ -184,8 +180,7 @@ def test_reload_reads_the_configuration_again(processes: Processes, cli: Cli) ->
     assert cli(*at, "reload") == (0, b"reloaded\n", "")
     assert b"maxItems = 7" in cli(*at, "dump-config", "work")[1]
     processes.write("kestrel.toml", "maxItems = 7\n")
-    status, out, said = cli(*at, "reload")
-    assert (status, out) == (3, b"")
+    said = error_of(cli, 3, *at, "reload")
     assert "maxItems" in said
 
 
@@ -223,20 +218,18 @@ def test_close_range_releases_a_lost_reader(processes: Processes, cli: Cli) -> N
     with RetryingServer(address) as thrift:
         thrift.ask(lambda calls: calls.open_range(b"work", b"sp{rk"))
         close = ("--server", address, "--protocol", "thrift", "close-range", "work")
-        status, _, said = cli(*close, "other")
-        assert (status, said) == (
-            1,
-            f"kestrel-cli: {address}: the queue work is already read by another reader: sp{{rk\n",
+        said = error_of(cli, 1, *close, "other")
+        assert said == (
+            f"kestrel-cli: {address}: the queue work is already read by another reader: sp{{rk\n"
         )
         assert cli(*close, "sp{rk") == cli(*close, "other") == (0, b"", "")
         assert thrift.ask(lambda calls: calls.open_range(b"work", b"other")).first_id == 1
 
 
 def test_close_range_needs_thrift(server: Server, cli: Cli) -> None:
-    status, _, said = cli("close-range", "work", "spark")
-    assert (status, said) == (
-        2,
-        "kestrel-cli: memcache has no such request: use --protocol thrift, and name its port\n",
+    said = error_of(cli, 2, "close-range", "work", "spark")
+    assert said == (
+        "kestrel-cli: memcache has no such request: use --protocol thrift, and name its port\n"
     )
 
 
@@ -305,15 +298,13 @@ def test_server_options_may_follow_the_command(server: Server, cli: Cli, unreach
 
 def test_unreachable_server_is_reported_with_a_remedy(cli: Cli, unreachable: str) -> None:
     for arguments in (["version"], ["get", "work"], ["peek", "work"], ["put", "work", "a"], ["monitor", "work"]):
-        status, out, said = cli("--server", unreachable, *arguments)
-        assert (status, out) == (3, b"")
+        said = error_of(cli, 3, "--server", unreachable, *arguments)
         assert said.startswith(
             f"kestrel-cli: cannot connect to {unreachable}: Connection refused; "
             "is the server running? name another with --server"
         )
         assert said.count("\n") == (2 if "put" in arguments else 1)
-    status, _, said = cli("--server", "no-such-host.invalid", "version")
-    assert status == 3
+    said = error_of(cli, 3, "--server", "no-such-host.invalid", "version")
     assert said.endswith("; name another with --server\n")
     assert "[Errno" not in said
 
@@ -330,9 +321,7 @@ def test_unreachable_server_is_reported_with_a_remedy(cli: Cli, unreachable: str
     ids=["another protocol", "closed connection"],
 )
 def test_unusable_server_is_reported(cli: Cli, exchanges: list[tuple[bytes, bytes]], says: str) -> None:
-    with scripted(talk(*exchanges)) as server:
-        status, _, said = cli("--server", server.address, "version")
-    assert (status, said.endswith(says)) == (3, True)
+    assert error_of(with_scripted, 3, cli, exchanges, "version").endswith(says)
 
 
 @pytest.mark.parametrize(
@@ -354,8 +343,7 @@ def test_server_without_an_answer_times_out(cli: Cli, options: list[str], says: 
 
 
 def test_tls_with_a_server_without_it_is_reported(server: Server, cli: Cli) -> None:
-    status, _, said = cli("--tls", "version")
-    assert status == 3
+    said = error_of(cli, 3, "--tls", "version")
     this_port = f"127.0.0.1:{server.port}: this port does not use TLS: leave out --tls, or name another port"
     assert said == f"kestrel-cli: {this_port} with --server\n"
 
@@ -415,8 +403,7 @@ def test_untrusted_server_is_refused(cli: Cli, tmp_path: Path) -> None:
         scripted(talk(), tls=served_by(authority, "other.example")) as server,
     ):
         options = ["--server", server.address, "--tls", "--ca", authority.ca_file, "--server-name", HOST]
-        status, out, said = cli(*options, "version")
-    assert (status, out) == (3, b"")
+        said = error_of(cli, 3, *options, "version")
     assert "Hostname mismatch" in said
     assert said.endswith("; name its CA with --ca, and the name in its certificate with --server-name\n")
 
@@ -463,28 +450,15 @@ def test_untrusted_server_is_refused(cli: Cli, tmp_path: Path) -> None:
     ],
 )
 def test_invalid_command_line_has_status_2(cli: Cli, arguments: list[str], words: str) -> None:
-    status, out, said = cli(*arguments)
-    assert (status, out) == (2, b"")
+    said = error_of(cli, 2, *arguments)
     assert words in said
     assert "Traceback" not in said
 
 
-COMMANDS = [
-    "put",
-    "get",
-    "peek",
-    "monitor",
-    "stats",
-    "status",
-    "help",
-    "list",
-    "reload",
-    "dump-config",
-    "version",
-    "flush",
-    "delete",
-    "flush-expired",
-]
+COMMANDS = (
+    *("put", "get", "peek", "monitor", "stats", "status", "help", "list", "reload", "dump-config", "version"),
+    *("flush", "delete", "flush-expired"),
+)
 
 
 def test_help_command_prints_what_the_option_prints(cli: Cli) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import random
@@ -32,8 +31,9 @@ from tests.journal.restarts import NOW_MS, files_of
 from tests.scroll.handwritten import DELETED, READER, WRITER, T, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.test_recorded import GOLDEN as SCROLL_GOLDEN
 from tests.server.running import Processes
-from tests.tools.conftest import Convert, RefusingDisk
+from tests.tools.conftest import Convert, RefusingDisk, error_of
 from tests.tools.converted import Held, served
+from tests.tools.test_progress import Terminal
 from tests.tools.test_qpack import CASES, GOLDEN
 from tests.tools.tool_processes import fill, run
 
@@ -65,6 +65,8 @@ MADE = {"journal": JOURNALS, "scroll": SCROLLS}
 OTHER = {"journal": "scroll", "scroll": "journal"}
 BOTH_WAYS = pytest.mark.parametrize("kind", list(OTHER))
 
+Places = tuple[str, str]
+
 
 @pytest.fixture
 def journals(tmp_path: Path) -> Path:
@@ -76,11 +78,19 @@ def scrolls(tmp_path: Path) -> Path:
     return fill(tmp_path / "scrolls", SCROLLS)
 
 
+@pytest.fixture
+def places(tmp_path: Path, journals: Path) -> Places:
+    """Return the arguments that convert the journals to scrolls in a new folder."""
+    return f"journal:{journals}", f"scroll:{tmp_path}/new"
+
+
 # Converted items.
 
 
-def test_journals_become_scrolls_with_their_items(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
-    status, out, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
+def test_journals_become_scrolls_with_their_items(
+    tmp_path: Path, journals: Path, places: Places, convert_it: Convert
+) -> None:
+    status, out, said = convert_it(*places)
     sizes = [sum(map(len, files_of(folder).values())) for folder in (journals, tmp_path / "new")]
     assert (status, said) == (0, "")
     assert out == (
@@ -146,8 +156,7 @@ def test_recorded_journals_keep_their_items_there_and_back(tmp_path: Path, case:
     if case not in DAMAGED_JOURNALS:
         there_and_back("journal", source, convert_it)
         return
-    status, out, said = convert_it(f"journal:{source}", f"scroll:{tmp_path}/there")
-    assert (status, out) == (1, "")
+    said = error_of(convert_it, 1, f"journal:{source}", f"scroll:{tmp_path}/there")
     assert "damaged: work" in said
     assert not (tmp_path / "there").exists()
 
@@ -156,8 +165,8 @@ def test_recorded_journals_keep_their_items_there_and_back(tmp_path: Path, case:
 def test_recorded_scrolls_keep_their_items_there_and_back(tmp_path: Path, folder: Path, convert_it: Convert) -> None:
     source = shutil.copytree(folder, tmp_path / "old")
     if folder.parent.name == "L22_head_beyond_tail":
-        status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/there")
-        assert (status, "its id 99 is beyond the last item, 3" in said) == (1, True)
+        said = error_of(convert_it, 1, f"scroll:{source}", f"journal:{tmp_path}/there")
+        assert "its id 99 is beyond the last item, 3" in said
         Path(source, "work.read.").unlink()
     there_and_back("scroll", source, convert_it)
 
@@ -211,8 +220,8 @@ def test_queue_name_too_long_for_a_journal_is_refused(tmp_path: Path, convert_it
     source = fill(tmp_path / "old", {f"{os.fsdecode(stem_of(name))}.1": WRITER + put(1, b"x")})
     EscapedNames(Disk(), os.fsencode(source)).remember(stem_of(name), name)
     assert [*served("scroll", source)] == [name]
-    status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
-    assert (status, "cannot be kept in a journal, whose file has the same name" in said) == (1, True)
+    said = error_of(convert_it, 1, f"scroll:{source}", f"journal:{tmp_path}/new")
+    assert "cannot be kept in a journal, whose file has the same name" in said
 
 
 def test_queue_created_again_is_not_deleted(tmp_path: Path, convert_it: Convert) -> None:
@@ -258,15 +267,16 @@ def test_folder_in_use_is_refused_with_75(tmp_path: Path, kind: str, convert_it:
     source = fill(tmp_path / "old", MADE[kind])
     (source / ".kestrel").mkdir()
     lock = FolderLock(os.fsencode(source / ".kestrel" / "lock"))
-    status, out, said = convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new")
-    assert (status, out) == (75, "")
+    said = error_of(convert_it, 75, f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new")
     assert said.endswith(f"(process {os.getpid()}) owns the queue folder {source}: stop it first\n")
     assert os.listdir(tmp_path) == ["old"]
     lock.release()
     assert convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new")[0] == 0
 
 
-def test_source_is_locked_only_during_the_conversion(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
+def test_source_is_locked_only_during_the_conversion(
+    tmp_path: Path, journals: Path, places: Places, convert_it: Convert
+) -> None:
     disk = FaultyDisk()
     refused = []
 
@@ -275,7 +285,7 @@ def test_source_is_locked_only_during_the_conversion(tmp_path: Path, journals: P
         refused.append((status, "owns the queue folder" in said))
 
     disk.before("sync", try_to_convert)
-    assert convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=disk)[0] == 0
+    assert convert_it(*places, disk=disk)[0] == 0
     assert refused == [(75, True)]
     FolderLock(os.fsencode(journals / ".kestrel" / "lock")).release()
 
@@ -306,8 +316,7 @@ def test_invalid_places_are_refused_without_changes(
     fill(tmp_path / "noted" / ".kestrel", {"storage-journal": b""})
     claim_folder(Disk(), os.fsencode(tmp_path / "noted"), "journal")
     before = sorted(os.listdir(tmp_path))
-    status, out, said = convert_it(source.format(tmp_path), target.format(tmp_path))
-    assert (status, out) == (2, "")
+    said = error_of(convert_it, 2, source.format(tmp_path), target.format(tmp_path))
     assert said.startswith("kestrel-convert: " + says.format(tmp_path))
     assert sorted(os.listdir(tmp_path)) == before
     assert (files_of(journals), files_of(scrolls)) == (JOURNALS, SCROLLS)
@@ -320,10 +329,9 @@ def test_source_in_the_staging_folder_is_refused(tmp_path: Path, source: str, co
     folder = fill(tmp_path / source, JOURNALS)
     fill(tmp_path / "new.converting", {"lock": b""})
     files = files_of(folder)
-    status, _, said = convert_it("--anew", f"journal:{folder}", f"scroll:{tmp_path}/new")
-    assert (status, said) == (
-        2,
-        f"kestrel-convert: the target would be made in {tmp_path}/new.converting, where the source is: rename that\n",
+    said = error_of(convert_it, 2, "--anew", f"journal:{folder}", f"scroll:{tmp_path}/new")
+    assert said == (
+        f"kestrel-convert: the target would be made in {tmp_path}/new.converting, where the source is: rename that\n"
     )
     assert files_of(folder) == files
 
@@ -336,16 +344,14 @@ def test_place_without_a_kind_is_a_usage_error(text: str, capsys: pytest.Capture
     assert "names no kind and folder: write it as in journal:/var/spool/kestrel" in capsys.readouterr().err
 
 
-def test_folder_with_both_kinds_is_refused(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
+def test_folder_with_both_kinds_is_refused(journals: Path, places: Places, convert_it: Convert) -> None:
     fill(journals, {"zoo.5": SCROLLS["zoo.5"]})
-    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
-    assert (status, "has journals and scrolls, and a server serves one kind" in said) == (1, True)
+    assert "has journals and scrolls, and a server serves one kind" in error_of(convert_it, 1, *places)
 
 
-def test_file_without_records_is_questioned_first(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
+def test_file_without_records_is_questioned_first(journals: Path, places: Places, convert_it: Convert) -> None:
     (journals / "LICENSE").write_bytes(b"Apache License")
-    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
-    assert status == 1
+    said = error_of(convert_it, 1, *places)
     assert said.startswith("kestrel-convert: damaged: LICENSE, offset 0: ")
     assert "; is this a folder of queues? If it is, start the server once on it" in said
 
@@ -365,8 +371,7 @@ def test_damage_is_refused_with_its_place_and_a_remedy(
     good = READER if ".read." in name else MADE[kind][name].rstrip(b"\0")
     files = {**MADE[kind], name: good + end + read_head(1) * (good == READER)}
     source = fill(tmp_path / "old", files)
-    status, out, said = convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new")
-    assert (status, out) == (1, "")
+    said = error_of(convert_it, 1, f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new")
     assert said.startswith("kestrel-convert: " + says)
     assert "start the server once on this folder" in said
     assert files_of(source) == files
@@ -375,14 +380,13 @@ def test_damage_is_refused_with_its_place_and_a_remedy(
 
 
 def test_item_too_large_for_the_other_kind_is_refused(
-    tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
+    places: Places, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convert_targets.ScrollTarget, "max_data_bytes", 8)
-    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
-    assert (status, said) == (
-        1,
+    said = error_of(convert_it, 1, *places)
+    assert said == (
         "kestrel-convert: the queue old has an item of 14 bytes, and an item of a scroll has at most 8:"
-        " take it from the queue first\n",
+        " take it from the queue first\n"
     )
 
 
@@ -415,29 +419,26 @@ def test_scroll_without_a_usable_name_is_refused(
     tmp_path: Path, files: dict[str, bytes], says: str, convert_it: Convert
 ) -> None:
     source = fill(tmp_path / "old", files)
-    status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
-    assert (status, says in said) == (1, True)
+    assert says in error_of(convert_it, 1, f"scroll:{source}", f"journal:{tmp_path}/new")
     assert not (tmp_path / "new").exists()
 
 
 def test_mount_point_as_target_is_refused(
-    tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, places: Places, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "new").mkdir()
     monkeypatch.setattr("kestrel.tools.convert.conversion_folders.os.path.ismount", lambda path: path.endswith(b"/new"))
-    status, out, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
-    assert (status, out) == (2, "")
+    said = error_of(convert_it, 2, *places)
     assert said == (f"kestrel-convert: {tmp_path}/new is a mount point: name a folder in it that does not exist yet\n")
     assert not (tmp_path / "new.converting").exists()
 
 
 def test_files_of_another_user_are_refused(
-    tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, journals: Path, places: Places, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = os.geteuid()
     monkeypatch.setattr("kestrel.tools.convert.conversion_folders.os.geteuid", lambda: owner + 1)
-    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
-    assert (status, f"belong to user {owner}, and the new ones would not" in said) == (73, True)
+    assert f"belong to user {owner}, and the new ones would not" in error_of(convert_it, 73, *places)
     assert os.listdir(tmp_path) == ["journals"]
     assert files_of(journals) == JOURNALS
     assert not (journals / ".kestrel").exists()  # its owner could not open the lock in it
@@ -452,23 +453,20 @@ def test_file_erased_meanwhile_has_no_owner_to_check(journals: Path) -> None:
 
 
 def test_target_folder_without_permission_is_refused_with_73(
-    tmp_path: Path, journals: Path, convert_it: Convert
+    tmp_path: Path, places: Places, convert_it: Convert
 ) -> None:
     disk = RefusingDisk(errno.EACCES, b".converting")
-    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=disk)
-    assert (status, said) == (
-        73,
+    said = error_of(convert_it, 73, *places, disk=disk)
+    assert said == (
         f"kestrel-convert: user {os.geteuid()} cannot create {tmp_path}/new.converting, which becomes the target: name"
-        " a target in a folder that this user can write to\n",
+        " a target in a folder that this user can write to\n"
     )
 
 
 def test_source_without_permission_is_refused_but_read_only_source_is_converted(
-    tmp_path: Path, journals: Path, convert_it: Convert
+    tmp_path: Path, journals: Path, places: Places, convert_it: Convert
 ) -> None:
-    places = f"journal:{journals}", f"scroll:{tmp_path}/new"
-    status, out, said = convert_it(*places, disk=RefusingDisk(errno.EACCES, os.fsencode(journals)))
-    assert (status, out) == (73, "")
+    said = error_of(convert_it, 73, *places, disk=RefusingDisk(errno.EACCES, os.fsencode(journals)))
     assert said.startswith(f"kestrel-convert: the folder {journals} cannot be used: ")
     assert os.listdir(tmp_path) == ["journals"]
     assert convert_it("-q", *places, disk=RefusingDisk(errno.EROFS, os.fsencode(journals))) == (0, "", "")
@@ -484,8 +482,8 @@ def test_scroll_without_items_and_readers_is_no_queue_unless_damaged(tmp_path: P
     )
     assert served("journal", tmp_path / "new") == served("scroll", source) == {}
     fill(source, {"none.1": WRITER + b"\x80"})
-    status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/other")
-    assert (status, said.startswith("kestrel-convert: damaged: none.1, offset 4: ")) == (1, True)
+    said = error_of(convert_it, 1, f"scroll:{source}", f"journal:{tmp_path}/other")
+    assert said.startswith("kestrel-convert: damaged: none.1, offset 4: ")
 
 
 # Comparison.
@@ -498,19 +496,19 @@ def test_new_folder_with_other_items_is_discarded(tmp_path: Path, kind: str, con
             super().write(descriptor, data.replace(b"five", b"fife").replace(b"only b", b"lonely"))
 
     source, target = fill(tmp_path / "old", MADE[kind]), tmp_path / "new"
-    status, out, said = convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{target}", disk=Corrupting())
-    assert (status, out) == (1, "")
+    said = error_of(convert_it, 1, f"{kind}:{source}", f"{OTHER[kind]}:{target}", disk=Corrupting())
     assert said.startswith(f"kestrel-convert: queue {'ev+b' if kind == 'journal' else 'work'}: the new folder and the")
     assert not target.exists()
     assert convert_it("-q", "--anew", f"{kind}:{source}", f"{OTHER[kind]}:{target}") == (0, "", "")
     assert served(OTHER[kind], target) == served(kind, source)
 
 
-def test_source_changed_meanwhile_is_refused(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
+def test_source_changed_meanwhile_is_refused(
+    tmp_path: Path, journals: Path, places: Places, convert_it: Convert
+) -> None:
     disk = FaultyDisk()
     disk.before("sync_folder", lambda: disk.before("sync_folder", lambda: fill(journals, {"work": b""})))
-    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=disk)
-    assert status == 1
+    said = error_of(convert_it, 1, *places, disk=disk)
     assert said == "kestrel-convert: the source has changed during the conversion: stop the server that uses it\n"
     assert not (tmp_path / "new").exists()
 
@@ -536,17 +534,13 @@ def test_json_has_an_object_for_each_queue_and_a_summary(tmp_path: Path, scrolls
 
 
 def test_each_phase_shows_its_progress_on_a_terminal(
-    tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
+    places: Places, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(progress, "LARGE_BYTES", 1)
     monkeypatch.setattr(progress, "_EVERY_S", 0)
-    assert convert_it("-q", f"journal:{journals}", f"scroll:{tmp_path}/new")[0] == 0
+    assert convert_it("-q", *places)[0] == 0
     shown = terminal.getvalue()
     parts = [shown.index(f"{part}: ") for part in ("reading", "writing", "comparing")]
     assert parts == sorted(parts)

@@ -24,7 +24,7 @@ from tests.journal.handwritten import add, addx
 from tests.journal.restarts import NOW_MS, files_of
 from tests.sample import of_each_kind
 from tests.scroll.handwritten import WRITER, put
-from tests.tools.conftest import Convert
+from tests.tools.conftest import Convert, error_of
 from tests.tools.converted import served
 from tests.tools.test_convert import BOTH_WAYS, MADE, OTHER
 from tests.tools.tool_processes import fill
@@ -110,11 +110,16 @@ class Conversion:
             return True
         return False
 
-    def resume(self) -> None:
-        """Resume the conversion, which must end with a report."""
-        status, out, _ = self.run()
+    def resume(self) -> str:
+        """Resume or repeat the conversion, which must end with a report. Return what it said besides."""
+        status, out, said = self.run()
         assert (status, out.startswith("queue ")) == (0, True)
         self.check()
+        return said
+
+    def begin(self) -> None:
+        """Run the conversion until a place in its middle, where the process dies."""
+        assert self.dies(calls_of(self) * 2 // 3)
 
     def check(self) -> None:
         """Check that the target is complete, and that nothing else is left."""
@@ -224,8 +229,7 @@ def test_files_damaged_by_a_power_failure_are_written_again(
         state = conversion.staging / "state"
         if state.exists():  # verified files were synced
             state.write_text(state.read_text().replace('"is_verified": true', '"is_verified": false'))
-        assert conversion.run()[0] == 0
-        conversion.check()
+        conversion.resume()
         conversion.clear()
 
 
@@ -305,8 +309,7 @@ def test_interruption_tells_how_to_continue(conversion: Conversion) -> None:
         def sync(self, descriptor: int) -> None:
             raise KeyboardInterrupt
 
-    status, _, said = conversion.run(Interrupted())
-    assert status == 130
+    said = error_of(conversion.run, 130, Interrupted())
     assert said == "kestrel-convert: run the same command to continue\nkestrel-convert: interrupted\n"
     status, _, said = conversion.run(None, "-q")
     assert (status, said) == (0, "")
@@ -355,8 +358,7 @@ def test_staging_folder_is_removed_after_the_rename_is_durable(conversion: Conve
 def test_failed_report_is_written_by_the_next_run(conversion: Conversion, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched, open("/dev/full", "w") as full:
         patched.setattr(sys, "stdout", full)
-        status, _, said = conversion.run()
-        assert (status, said.startswith("kestrel-convert: standard output cannot be written: ")) == (1, True)
+        assert error_of(conversion.run, 1).startswith("kestrel-convert: standard output cannot be written: ")
     assert served(OTHER[conversion.kind], conversion.target) == conversion.expected
     conversion.resume()
 
@@ -369,49 +371,42 @@ def test_missing_verified_folder_starts_over(conversion: Conversion) -> None:
         calls -= 1
         assert conversion.dies(calls)
     shutil.rmtree(conversion.staging / "queues")
-    status, _, said = conversion.run()
-    assert (status, "starting over" in said) == (0, True)
-    conversion.check()
+    assert "starting over" in conversion.resume()
 
 
 # Starting over.
 
 
 def test_changed_source_starts_over_with_a_message(conversion: Conversion) -> None:
-    assert conversion.dies(calls_of(conversion) * 2 // 3)
+    conversion.begin()
     more = {"journal": {"ev": addx(b"other")}, "scroll": {"zoo.5": WRITER + put(1, b"other")}}[conversion.kind]
     fill(conversion.source, more)
     conversion.expected = served(conversion.kind, conversion.source)
-    status, _, said = conversion.run()
-    assert status == 0
+    said = conversion.resume()
     assert said == f"kestrel-convert: the source has changed since {conversion.staging} was begun: starting over\n"
-    conversion.check()
 
 
 def test_overwritten_source_file_starts_over(conversion: Conversion) -> None:
-    assert conversion.dies(calls_of(conversion) * 2 // 3)
+    conversion.begin()
     name = {"journal": "ev+b", "scroll": "zoo.5"}[conversion.kind]
     contents = (conversion.source / name).read_bytes()
     (conversion.source / name).write_bytes(contents[:-1] + b"?")
     os.utime(conversion.source / name, ns=(1, 1))
     conversion.expected = served(conversion.kind, conversion.source)
-    status, _, said = conversion.run()
-    assert (status, "starting over" in said) == (0, True)
-    conversion.check()
+    assert "starting over" in conversion.resume()
 
 
 def test_anew_starts_over(conversion: Conversion) -> None:
-    assert conversion.dies(calls_of(conversion) * 2 // 3)
+    conversion.begin()
     status, _, said = conversion.run(None, "--anew")
     assert (status, said) == (0, "")
     conversion.check()
 
 
 def test_unfinished_conversion_of_another_source_is_refused(conversion: Conversion, convert_it: Convert) -> None:
-    assert conversion.dies(calls_of(conversion) * 2 // 3)
+    conversion.begin()
     other = shutil.copytree(conversion.source, conversion.source.with_name("other"))
-    status, _, said = convert_it(f"{conversion.kind}:{other}", conversion.places[1])
-    assert status == 2
+    said = error_of(convert_it, 2, f"{conversion.kind}:{other}", conversion.places[1])
     assert said == (
         f"kestrel-convert: {conversion.staging} is of another conversion, from {' to '.join(conversion.places)}, which"
         " is not finished: finish that, start this one over with --anew, or name another target\n"
@@ -422,18 +417,15 @@ def test_unfinished_conversion_of_another_source_is_refused(conversion: Conversi
 
 @pytest.mark.parametrize("state", [b"", b"{}", b"[]", b'{"version": 2}', b"\xff", b'{"version": 1}', b"null"])
 def test_invalid_state_is_ignored(conversion: Conversion, state: bytes) -> None:
-    assert conversion.dies(calls_of(conversion) * 2 // 3)
+    conversion.begin()
     (conversion.staging / "state").write_bytes(state)
-    status, _, said = conversion.run()
-    assert (status, said) == (0, "")
-    conversion.check()
+    assert conversion.resume() == ""
 
 
 def test_staging_folder_of_others_is_refused(conversion: Conversion) -> None:
     for names in (["mine"], ["state"], ["lock", "notes"]):
         fill(conversion.staging, dict.fromkeys(names, b""))
-        status, _, said = conversion.run()
-        assert (status, f"{conversion.staging} exists, and no earlier run made it: rename it" in said) == (2, True)
+        assert f"{conversion.staging} exists, and no earlier run made it: rename it" in error_of(conversion.run, 2)
         assert sorted(os.listdir(conversion.staging)) == sorted(names)
         conversion.clear()
     conversion.staging.write_bytes(b"a file")
@@ -447,23 +439,20 @@ def test_staging_folder_of_others_is_refused(conversion: Conversion) -> None:
 def test_concurrent_conversions_to_a_target_are_refused(conversion: Conversion) -> None:
     conversion.staging.mkdir()
     lock = FolderLock(os.fsencode(conversion.staging / "lock"))
-    status, _, said = conversion.run()
-    assert (status, said) == (75, "kestrel-convert: another conversion to the same target is running: wait for it\n")
+    said = error_of(conversion.run, 75)
+    assert said == "kestrel-convert: another conversion to the same target is running: wait for it\n"
     lock.release()
-    assert conversion.run()[0] == 0
-    conversion.check()
+    conversion.resume()
 
 
 def test_target_filled_meanwhile_is_refused(conversion: Conversion) -> None:
     conversion.target.mkdir()
     disk = KillableDisk()
     disk.before("sync_folder", lambda: fill(conversion.target, {"mine": b""}))
-    status, _, said = conversion.run(disk)
-    assert (status, f"{conversion.target} is no longer empty: empty it" in said) == (1, True)
+    assert f"{conversion.target} is no longer empty: empty it" in error_of(conversion.run, 1, disk)
     assert files_of(conversion.target) == {"mine": b""}
     (conversion.target / "mine").unlink()
-    assert conversion.run()[0] == 0
-    conversion.check()
+    conversion.resume()
 
 
 # A full disk.
@@ -476,8 +465,7 @@ def test_target_without_enough_room_is_refused_before_writing(conversion: Conver
     assert (status, out, disk.written.total()) == (73, "", 0)
     assert said.startswith("kestrel-convert: the target needs about ")
     assert said.endswith("and its disk has 10 B: make room, or name a target on another disk\n")
-    assert conversion.run()[0] == 0
-    conversion.check()
+    conversion.resume()
 
 
 def test_room_is_checked_on_the_disk_of_the_target(conversion: Conversion) -> None:

@@ -17,7 +17,7 @@ from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from tests.child import Child
 from tests.client.scripted import reset, scripted, talk
 from tests.server.running import PATIENCE_S, Processes, Server, eventually
-from tests.tools.conftest import Cli, take_all
+from tests.tools.conftest import Cli, error_of, take_all, with_scripted
 from tests.tools.other_servers import Darner, OtherServer, Siberite, serving
 from tests.tools.tool_processes import command, environment
 
@@ -93,8 +93,7 @@ def test_empty_item_of_siberite_is_not_the_end(cli: Cli, server: Server, siberit
 
 def test_queue_may_be_renamed(cli: Cli, server: Server, darner: Darner) -> None:
     darner.fill(b"work.high", b"a")
-    status, out, said = cli("drain", "--from", darner.address, "--all")
-    assert (status, out) == (1, b"")
+    said = error_of(cli, 1, "drain", "--from", darner.address, "--all")
     assert said == (
         "kestrel-cli: work.high is not drained: a queue name cannot hold / ~ . white space or control characters; "
         "drain it alone, with a new name in --as\n"
@@ -142,8 +141,7 @@ def test_items_held_by_others_are_left_and_reported(cli: Cli, server: Server, pr
 
 def test_refused_items_stay_at_the_source(cli: Cli, server: Server, source: OtherServer) -> None:
     source.fill(b"small", *NUMBERS[:5])
-    status, out, said = cli("drain", "--from", source.address, "small")
-    assert (status, out) == (1, b"")
+    said = error_of(cli, 1, "drain", "--from", source.address, "small")
     assert "refused by a limit of the queue small" in said
     assert said.endswith("kestrel-cli: small: 3 items moved; all others are at the source\n")
     assert take_all(server, b"small") == NUMBERS[:3]
@@ -152,9 +150,8 @@ def test_refused_items_stay_at_the_source(cli: Cli, server: Server, source: Othe
 
 def test_item_that_is_too_large_stays_at_the_source(cli: Cli, server: Server) -> None:
     value = b"VALUE work 0 %d\r\n" % (MAX_ITEM_BYTES + 1)
-    with scripted(talk((b"stats\r\n", STATS), (b"get work/open\r\n", value))) as old:
-        status, _, said = cli("drain", "--from", old.address, "work")
-    assert status == 3
+    exchanges = [(b"stats\r\n", STATS), (b"get work/open\r\n", value)]
+    said = error_of(with_scripted, 3, cli, exchanges, "drain", "--from", "SERVER", "work")
     assert f"the item at the head has {MAX_ITEM_BYTES + 1} bytes" in said
 
 
@@ -164,8 +161,7 @@ def test_item_that_is_too_large_stays_at_the_source(cli: Cli, server: Server) ->
 def test_lost_source_reports_the_item_that_may_be_doubled(cli: Cli, server: Server) -> None:
     asked = (b"stats\r\n", STATS), (b"get work/open\r\n", VALUE % b"1"), (b"get work/close/open\r\n", VALUE % b"2")
     with scripted(reset(*asked, (b"get work/close/open\r\n", b"VAL"))) as old:
-        status, out, said = cli("drain", "--from", old.address, "work")
-    assert (status, out) == (3, b"")
+        said = error_of(cli, 3, "drain", "--from", old.address, "work")
     assert f"--from {old.address}: " in said
     assert said.endswith("kestrel-cli: work: 2 items moved, of which the last one may be at the source as well\n")
     assert take_all(server, b"work") == [b"1", b"2"]
@@ -175,8 +171,7 @@ def test_lost_target_leaves_the_item_at_the_source(cli: Cli, source: OtherServer
     source.fill(b"work", b"1", b"2", b"3")
     puts = [(b"set work 0 0 1\r\n%b\r\n" % data, b"STORED\r\n") for data in (b"1", b"2")]
     with scripted(talk((b"dump_stats\r\n", b"END\r\n"), puts[0], (puts[1][0], b""))) as new:
-        status, _, said = cli("--server", new.address, "drain", "--from", source.address, "work")
-    assert status == 3
+        said = error_of(cli, 3, "--server", new.address, "drain", "--from", source.address, "work")
     assert said.endswith(
         "kestrel-cli: work: 1 item moved; the next one is at the source, and may be at the target as well\n"
     )
@@ -185,10 +180,9 @@ def test_lost_target_leaves_the_item_at_the_source(cli: Cli, source: OtherServer
 
 @pytest.mark.parametrize("answer", [b"ERROR \r\n", b"ERROR Unknown command\r\n", b"SERVER_ERROR\r\n", b"what\r\n"])
 def test_refusal_by_the_source_is_quoted(cli: Cli, server: Server, answer: bytes) -> None:
-    with scripted(talk((b"stats\r\n", STATS), (b"get work/open\r\n", answer))) as old:
-        status, out, said = cli("drain", "--from", old.address, "work")
-    assert (status, out) == (3, b"")
-    assert re.match(rf"kestrel-cli: --from {re.escape(old.address)}(:| refused or failed:) ", said)
+    exchanges = [(b"stats\r\n", STATS), (b"get work/open\r\n", answer)]
+    said = error_of(with_scripted, 3, cli, exchanges, "drain", "--from", "SERVER", "work")
+    assert re.match("kestrel-cli: --from SERVER(:| refused or failed:) ", said)
     assert said.endswith("work: 0 items moved; all others are at the source\n")
 
 
@@ -201,26 +195,22 @@ def test_missing_queue_is_reported_and_not_created(cli: Cli, server: Server, sou
 
 
 def test_cursor_missing_in_the_stats_is_drained_by_name(cli: Cli, server: Server, siberite: Siberite) -> None:
-    with scripted(
-        talk(
-            (b"stats\r\n", b"STAT version siberite-0.6.4\r\n" + STATS),
-            (b"get work.audit/open\r\n", b"END\r\n"),
-            (b"stats\r\n", STATS),
-        )
-    ) as old:
-        assert cli("drain", "--from", old.address, "--as", "audit", "work.audit")[0] == 0
+    exchanges = [
+        (b"stats\r\n", b"STAT version siberite-0.6.4\r\n" + STATS),
+        (b"get work.audit/open\r\n", b"END\r\n"),
+        (b"stats\r\n", STATS),
+    ]
+    assert with_scripted(cli, exchanges, "drain", "--from", "SERVER", "--as", "audit", "work.audit")[0] == 0
     assert cli("drain", "--from", siberite.address, "nothing.audit")[0] == 1
 
 
 def test_unreachable_source_is_named(cli: Cli, server: Server) -> None:
-    status, _, said = cli("drain", "--from", "127.0.0.1:1", "work")
-    assert status == 3
+    said = error_of(cli, 3, "drain", "--from", "127.0.0.1:1", "work")
     assert said == (
         "kestrel-cli: cannot connect to 127.0.0.1:1: Connection refused; is the server running? name another with"
         " --from\n"
     )
-    status, _, said = cli("drain", "--from", "no-such-host.invalid", "work")
-    assert status == 3
+    said = error_of(cli, 3, "drain", "--from", "no-such-host.invalid", "work")
     assert said.endswith("; name another with --from\n")
     assert "[Errno" not in said
 
@@ -300,9 +290,9 @@ def test_ctrl_c_ends_the_drain_and_it_can_continue(cli: Cli, server: Server) -> 
 def test_server_is_not_drained_into_the_same_queue(cli: Cli, server: Server) -> None:
     with server.connect() as client:
         client.put(b"work", b"a")
-    status, _, said = cli("drain", "--from", f"localhost:{server.port}", "work")
-    assert (status, "--from is the server that it would be put to" in said) == (1, True)
-    status, out, _ = cli("drain", "--from", f"localhost:{server.port}", "--as", "other", "work")
+    drain = "drain", "--from", f"localhost:{server.port}"
+    assert "--from is the server that it would be put to" in error_of(cli, 1, *drain, "work")
+    status, out, _ = cli(*drain, "--as", "other", "work")
     assert (status, out) == (0, b"work: 1 item moved to other\n")
     assert take_all(server, b"other") == [b"a"]
 
@@ -322,6 +312,5 @@ def test_server_is_not_drained_into_the_same_queue(cli: Cli, server: Server) -> 
     ],
 )
 def test_invalid_command_line_has_status_2(cli: Cli, server: Server, arguments: tuple[str, ...]) -> None:
-    status, out, said = cli("drain", *arguments)
-    assert (status, out) == (2, b"")
+    said = error_of(cli, 2, "drain", *arguments)
     assert said

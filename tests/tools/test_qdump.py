@@ -29,11 +29,9 @@ from tests.journal.handwritten import (
     unremove,
 )
 from tests.journal.restarts import NOW_MS, files_of
-from tests.tools.conftest import Dump
-from tests.tools.tool_processes import ENVIRONMENT, command, dump_measured, fill, run
-
-GOLDEN = Path(__file__).parents[1] / "journal" / "golden"
-CASES = sorted(path.parent.name for path in GOLDEN.glob("*/journal/"))
+from tests.tools.conftest import Dump, error_of
+from tests.tools.test_qpack import CASES, GOLDEN
+from tests.tools.tool_processes import ENVIRONMENT, check_large_dump, command, fill, run
 
 
 def objects(out: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -297,8 +295,7 @@ def test_queue_deleted_meanwhile_is_reported(tmp_path: Path, dump: Dump) -> None
     fill(tmp_path, {"work": addx(b"a")})
     disk = FaultyDisk()
     disk.before("open_read", (tmp_path / "work").unlink)
-    status, out, said = dump("-Q", tmp_path / "work", disk=disk)
-    assert (status, out) == (1, b"")
+    said = error_of(dump, 1, "-Q", tmp_path / "work", disk=disk)
     assert said.startswith("kestrel-qdump: there is no queue work in ")
 
 
@@ -373,9 +370,4 @@ def test_large_queue_needs_little_memory(tmp_path: Path, form: str) -> None:
     with (tmp_path / "work").open("wb") as current:
         for _ in range(5000):
             current.write(record + (REMOVE if _ % 2 else b""))
-    out, peak_mib = dump_measured(form, tmp_path / "work")
-    assert peak_mib < 40
-    if form == "-Q":
-        assert len(out) == 7500 * 10_001
-    else:
-        assert b"left: 7500 items" in out
+    check_large_dump(form, tmp_path / "work", items=7500, most_mib=40)

@@ -37,8 +37,8 @@ from tests.scroll.handwritten import (
     with_data,
 )
 from tests.scroll.independent import queues_in
-from tests.tools.conftest import Dump
-from tests.tools.tool_processes import dump_measured, fill
+from tests.tools.conftest import Dump, error_of
+from tests.tools.tool_processes import check_large_dump, fill
 
 UNREAD = READER + read_head(0)
 
@@ -218,8 +218,7 @@ def test_writer_file_stands_for_the_scroll_and_reader_file_for_its_queue(folder:
 
 
 def test_option_q_with_a_writer_file_of_several_queues_is_refused(folder: Path, dump: Dump) -> None:
-    status, out, said = dump("-Q", folder / "work.1000")
-    assert (status, out) == (2, b"")
+    said = error_of(dump, 2, "-Q", folder / "work.1000")
     files = "work.read.:own, work.read.x, work.read.y"
     assert said == (
         f"kestrel-qdump: work.1000 is for 3 queues: name the reader file of one ({files}), or the folder, for all of"
@@ -246,8 +245,7 @@ def test_erased_or_temporary_file_stands_for_its_scroll(folder: Path, dump: Dump
     for name in ("work.500", "work.read.x~~9", "work.1000~~7"):
         assert set(summaries(dump, folder / name)) == {"work", "work+x", "work+y"}
     for name in ("work.read.z", "other.read.x", "other.1"):
-        status, _, said = dump(folder / name)
-        assert status == 2
+        said = error_of(dump, 2, folder / name)
         assert said.startswith(f"kestrel-qdump: there is no {folder}/{name}: {folder} has work, ")
 
 
@@ -271,8 +269,7 @@ def test_queue_may_have_a_journal_and_a_scroll(tmp_path: Path, dump: Dump) -> No
 def test_temporary_files_are_not_a_scroll(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"work.5~~6": WRITER + put(1, b"a"), "work.read.x~~6": READER})
     assert dump("-Q", tmp_path) == (0, b"", "")
-    status, _, said = dump(tmp_path / "work.read.x~~6")
-    assert (status, said.endswith(f": {tmp_path} has no queues; name another folder\n")) == (2, True)
+    assert error_of(dump, 2, tmp_path / "work.read.x~~6").endswith(f": {tmp_path} has no queues; name another folder\n")
 
 
 def test_files_are_ordered_by_their_first_ids(tmp_path: Path, dump: Dump) -> None:
@@ -481,8 +478,7 @@ def test_queue_or_scroll_deleted_meanwhile_is_reported(folder: Path, dump: Dump)
 
     disk = FaultyDisk()
     disk.before("open_read", erase_all)
-    status, out, said = dump("-Q", folder / "work.read.y", disk=disk)
-    assert (status, out) == (1, b"")
+    said = error_of(dump, 1, "-Q", folder / "work.read.y", disk=disk)
     assert said == "kestrel-qdump: the scroll work no longer exists: its queues were deleted\n"
     assert disk.open_descriptors == set()
 
@@ -558,9 +554,4 @@ def test_large_scroll_needs_little_memory(tmp_path: Path, form: str) -> None:
         file.write(WRITER)
         for item_id in range(1, 10_001):
             file.write(put(item_id, data))
-    out, peak_mib = dump_measured(form, tmp_path / "work")
-    assert peak_mib < 20
-    if form == "-Q":
-        assert len(out) == 10_000 * 10_001
-    else:
-        assert b"left: 10000 items" in out
+    check_large_dump(form, tmp_path / "work", items=10_000, most_mib=20)

@@ -7,8 +7,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,11 +21,11 @@ from kestrel.journal.rewrite import ReplacementRecords
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 from kestrel.tools import packing
 from kestrel.tools.qpack import main
-from tests.child import Child
+from tests.disk.test_lock import owned
 from tests.journal.handwritten import REMOVE, addx, confirm, open_, save_xid, state_dump, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items, set_aside
-from tests.tools.conftest import Pack, RefusingDisk
-from tests.tools.tool_processes import ENVIRONMENT, fill, run
+from tests.tools.conftest import Pack, RefusingDisk, error_of
+from tests.tools.tool_processes import fill, run
 
 GOLDEN = Path(__file__).parents[1] / "journal" / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/journal/"))
@@ -97,8 +95,7 @@ def test_new_file_with_other_errors_is_discarded(tmp_path: Path, pack: Pack, mon
 
     monkeypatch.setattr(ReplacementRecords, "runs", runs)
     errors = 2
-    status, _, said = pack(tmp_path)
-    assert (status, "the new file and the old ones differ" in said) == (1, True)
+    assert "the new file and the old ones differ" in error_of(pack, 1, tmp_path)
     assert restarted_errors(tmp_path) == [1]
     errors = 1
     assert pack(tmp_path)[0] == 0
@@ -232,8 +229,7 @@ def test_new_file_with_other_items_is_discarded(folder: Path, pack: Pack, monkey
         write(disk, folder, queue, number, [b"".join(runs).replace(b"also", b"ALSO")], *more)
 
     monkeypatch.setattr(packing, "write_temporary", write_wrongly)
-    status, _, said = pack("--queue", "work", folder)
-    assert status == 1
+    said = error_of(pack, 1, "--queue", "work", folder)
     assert "the new file and the old ones differ" in said
     assert not [name for name in files_of(folder) if "~" in name]
     assert restarted_items(folder) == ITEMS
@@ -309,26 +305,10 @@ def test_full_disk_leaves_no_temporary_file(folder: Path, pack: Pack) -> None:
 
 # The folder.
 
-OWNER = """
-import sys
-from kestrel.disk.lock import FolderLock
-lock = FolderLock(sys.argv[1].encode())
-print("locked", flush=True)
-sys.stdin.read()
-"""
-
 
 def test_folder_in_use_is_refused_with_75_but_verified(folder: Path) -> None:
     (folder / ".kestrel").mkdir()
-    with Child(
-        [sys.executable, "-c", OWNER, str(folder / ".kestrel" / "lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    ) as owner:
-        assert owner.stdin is not None
-        assert owner.read_line() == "locked\n"
+    with owned(folder / ".kestrel" / "lock") as owner:
         done = run("qpack", folder)
         assert (done.returncode, done.stdout) == (75, b"")
         assert done.stderr.decode() == (
@@ -337,7 +317,6 @@ def test_folder_in_use_is_refused_with_75_but_verified(folder: Path) -> None:
         )
         assert run("qpack", "--verify", folder).returncode == 0
         assert files_of(folder) == FILES
-        owner.stdin.close()
     assert run("qpack", folder).returncode == 0
 
 
@@ -359,21 +338,19 @@ def test_folder_is_locked_only_while_packing(folder: Path, pack: Pack) -> None:
 
 def test_missing_folder_is_not_created(tmp_path: Path, pack: Pack) -> None:
     for arguments in ([], ["--verify"]):
-        status, out, said = pack(*arguments, tmp_path / "missing")
-        assert (status, out) == (2, "")
+        said = error_of(pack, 2, *arguments, tmp_path / "missing")
         assert said == f"kestrel-qpack: there is no folder {tmp_path}/missing: name the folder of the queues\n"
     assert not (tmp_path / "missing").exists()
 
 
 def test_missing_queue_is_reported_before_packing(folder: Path, pack: Pack) -> None:
-    status, _, said = pack("--queue", "work", "--queue", "nothing", folder)
-    assert (status, said) == (2, f"kestrel-qpack: there is no queue nothing in {folder}: it has work, work2\n")
+    said = error_of(pack, 2, "--queue", "work", "--queue", "nothing", folder)
+    assert said == f"kestrel-qpack: there is no queue nothing in {folder}: it has work, work2\n"
     assert files_of(folder) == FILES
 
 
 def test_read_only_folder_has_status_73(folder: Path, pack: Pack) -> None:
-    status, out, said = pack(folder, disk=RefusingDisk(errno.EROFS, b""))
-    assert (status, out) == (73, "")
+    said = error_of(pack, 73, folder, disk=RefusingDisk(errno.EROFS, b""))
     assert said.startswith(f"kestrel-qpack: the folder {folder} cannot be used: ")
     assert "Read-only file system; mount it for writing" in said
 
@@ -381,8 +358,7 @@ def test_read_only_folder_has_status_73(folder: Path, pack: Pack) -> None:
 def test_files_of_another_user_are_refused(folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
     monkeypatch.setattr("kestrel.tools.qpack.os.geteuid", lambda: owner + 1)
-    status, _, said = pack(folder)
-    assert (status, f"belong to user {owner}, and the new ones would not" in said) == (73, True)
+    assert f"belong to user {owner}, and the new ones would not" in error_of(pack, 73, folder)
     assert files_of(folder) == FILES
     assert pack("--verify", folder)[0] == 0
 
@@ -392,8 +368,7 @@ def test_interruption_is_reported_and_loses_nothing(folder: Path, pack: Pack, mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(packing, "publish", interrupt)
-    status, _, said = pack(folder)
-    assert (status, said) == (130, "kestrel-qpack: interrupted\n")
+    assert error_of(pack, 130, folder) == "kestrel-qpack: interrupted\n"
     assert restarted_items(folder) == ITEMS
 
 

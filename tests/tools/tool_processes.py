@@ -78,13 +78,16 @@ print(status, peak() - before, file=sys.stderr)
 """
 
 
-def dump_measured(form: str, path: Path) -> tuple[bytes, int]:
-    """Run kestrel-qdump, and return its output and its peak memory in MiB."""
+def check_large_dump(form: str, path: Path, *, items: int, most_mib: int) -> None:
+    """Check the output and the peak memory of kestrel-qdump for a queue of this many items of 10,000 bytes."""
     program = [sys.executable, "-c", _PEAK, form, str(path)]
     done = subprocess.run(program, capture_output=True, env=ENVIRONMENT, check=True, timeout=LONG_S)
     status, peak_mib = map(int, done.stderr.split())
-    assert status == 0
-    return done.stdout, peak_mib
+    assert (status, peak_mib < most_mib) == (0, True), peak_mib
+    if form == "-Q":
+        assert len(done.stdout) == items * 10_001
+    else:
+        assert b"left: %d items" % items in done.stdout
 
 
 def fill(folder: Path, files: dict[str, bytes]) -> Path:
