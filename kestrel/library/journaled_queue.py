@@ -11,6 +11,7 @@ from twisted.logger import Logger
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.errors import BadQueueName, StorageError
+from kestrel.escaping import show_name
 from kestrel.library.folder import FolderPath, ProgramFolder, absolute, check_item, check_time, run_to_completion
 from kestrel.library.handle import wait_for_all, when_batch_safe, when_batch_settled
 from kestrel.library.journaled_config import JournaledQueueConfig, QueueItem, check_reader
@@ -160,7 +161,7 @@ class FolderJournaledQueue:
         known = set(names) or {DEFAULT_READER}
         self._readers = {name: self._make(name) for name in sorted(known)}
         if len(known) > 1 and DEFAULT_READER in known:
-            log.info("Queue {queue!r} has named readers: dropped its default reader", queue=self.name)
+            log.info("Queue {queue} has named readers: dropped its default reader", queue=show_name(self.name))
             self._delete(self._readers[DEFAULT_READER])
 
     def _make(self, name: bytes) -> Reader:

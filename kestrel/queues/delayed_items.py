@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, QueueFailed, StorageRefused
+from kestrel.escaping import show_name
 from kestrel.item import Item
 from kestrel.names import DELAYED_QUEUE
 from kestrel.queues.context import QueueContext
@@ -222,7 +223,7 @@ class DelayedItems:
         try:
             header = _parse_header(item.data)
         except ValueError:
-            log.error("An item of the queue {queue!r} has no due time: it stays there", queue=DELAYED_QUEUE)
+            log.error("An item of the queue {queue} has no due time: it stays there", queue=show_name(DELAYED_QUEUE))
             return
         target = self._targets.get(header.target)
         if target is None:

@@ -9,6 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from kestrel.errors import KestrelError
+from kestrel.escaping import show_name
 from kestrel.queues.limits import MAX_SWEPT_PER_SLICE
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
@@ -81,9 +82,9 @@ class ExpirySweeper:
             try:
                 swept += self._visit(queue, most)
             except KestrelError as error:
-                log.error("Queue {queue!r} cannot be swept: {reason}", queue=queue.name, reason=str(error))
+                log.error("Queue {queue} cannot be swept: {reason}", queue=show_name(queue.name), reason=str(error))
             except Exception:  # an error in one queue must not end the sweep of the others
-                log.failure("Sweeping queue {queue!r} failed unexpectedly", queue=queue.name)
+                log.failure("Sweeping queue {queue} failed unexpectedly", queue=show_name(queue.name))
             if swept >= MAX_SWEPT_PER_SLICE or self._scheduler.exceeds_tick(began):
                 break
         if self._round:

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.errors import KestrelError, QueueFailed
+from kestrel.escaping import show_name
 from kestrel.item import Item
 from kestrel.queues.context import QueueContext
 from kestrel.queues.counters import QueueCounters
@@ -241,7 +242,7 @@ class Head:
 
     def _fill_failed(self, failure: Failure) -> None:
         queue, error = self._queue, failure.value
-        log.error("The head of queue {queue!r} cannot be read: {error}", queue=queue.name, error=str(error))
+        log.error("The head of queue {queue} cannot be read: {error}", queue=show_name(queue.name), error=str(error))
         queue.touch()  # if the storage has found that it failed, a commit reports it
         known = error if isinstance(error, KestrelError) else QueueFailed("the head cannot be read")
         self._tell_load_ended(known)

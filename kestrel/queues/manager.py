@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from kestrel.config.model import QueueSettings
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import BadQueueName, KestrelError, StorageRefused, TooManyQueues
+from kestrel.escaping import show_name
 from kestrel.names import DELAYED_QUEUE, check_queue_name
 from kestrel.queues.context import PutByName, QueueContext
 from kestrel.queues.counters import ServerCounters
@@ -119,13 +120,14 @@ class QueueManager:
             settings = self.settings_for(name)  # the settings may have been reloaded meanwhile
             if not settings.keep_journal:
                 log.warn(
-                    "Queue {queue!r} has a journal but keepJournal is false: the journal is left alone", queue=name
+                    "Queue {queue} has a journal but keepJournal is false: the journal is left alone",
+                    queue=show_name(name),
                 )
                 continue
             try:
                 queue = self._make(name, self._storage, settings)
             except KestrelError as error:  # it has failed since it was loaded
-                log.error("Queue {queue!r} is not served: {reason}", queue=name, reason=str(error))
+                log.error("Queue {queue} is not served: {reason}", queue=show_name(name), reason=str(error))
                 self._mark_failed_to_load(name)
             else:
                 self.switch_storage_if_needed(queue)
@@ -576,7 +578,7 @@ class QueueManager:
         settings, keep_journal = self.settings_for(queue.name), queue.settings.keep_journal
         if settings != queue.settings:
             if settings.keep_journal != keep_journal:
-                log.warn("keepJournal of queue {queue!r} cannot change while it exists", queue=queue.name)
+                log.warn("keepJournal of queue {queue} cannot change while it exists", queue=show_name(queue.name))
                 settings = evolve(settings, keep_journal=keep_journal)
             queue.use_settings(settings)
         self.switch_storage_if_needed(queue)
@@ -594,12 +596,14 @@ class QueueManager:
         try:
             queue.use_storage(storage)
         except KestrelError as error:
-            log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=str(error))
+            log.error("Queue {queue}: {reason}", queue=show_name(queue.name), reason=str(error))
 
     def _warn_of_masks(self, names: Iterable[bytes]) -> None:
         for name in names:
             if name in self._queues or name in self._failed_to_load:
-                log.warn("Alias {name!r} masks the queue of that name: clients cannot reach its items", name=name)
+                log.warn(
+                    "Alias {name} masks the queue of that name: clients cannot reach its items", name=show_name(name)
+                )
 
 
 def _combine(*batches: Batch | None) -> Batch | None:
@@ -612,7 +616,7 @@ def _is_usable(queue: Queue) -> bool:
     try:
         queue.reopen()
     except KestrelError as error:
-        log.error("Queue {queue!r} cannot be flushed: {reason}", queue=queue.name, reason=str(error))
+        log.error("Queue {queue} cannot be flushed: {reason}", queue=show_name(queue.name), reason=str(error))
         return False
     return True
 

@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from kestrel.errors import ClientError, KestrelError
-from kestrel.escaping import show_name
+from kestrel.escaping import count, show_name
 from kestrel.item import Item
 from kestrel.queues.context import QueueContext
 from kestrel.queues.timer import Timer
@@ -204,15 +204,15 @@ class Moves:
     def _go_on(self) -> None:
         self._is_turn_due = False
         scheduler = self._context.scheduler
-        began, count = scheduler.seconds(), 0
+        began, put = scheduler.seconds(), 0
         for target in list(self._unput):
             unput = self._unput.get(target)
             while unput and target not in self._resting:
-                if count >= MOVES_PER_SLICE or scheduler.exceeds_tick(began):
+                if put >= MOVES_PER_SLICE or scheduler.exceeds_tick(began):
                     self._continue_later()
                     return
                 self._put(unput.popleft())
-                count += 1
+                put += 1
             if not unput:
                 self._unput.pop(target, None)
         self._return()
@@ -295,11 +295,11 @@ class Moves:
                 self._source.put_back(xids, failed=failed)
 
     def _log_refusals(self) -> None:
-        count, self._unlogged_refusals = self._unlogged_refusals, 0
+        refused, self._unlogged_refusals = self._unlogged_refusals, 0
         log.warn(
-            "{count} items of queue {queue!r} were refused by their target queue",
-            count=count,
-            queue=self._source.name,
+            "The target queue refused {items} of queue {queue}",
+            items=count(refused, "item"),
+            queue=show_name(self._source.name),
         )
 
     def _hold(self, move: _Move, error: KestrelError) -> None:
@@ -312,9 +312,9 @@ class Moves:
         self._resting.add(move.target)
         if move.target not in self._blocked:
             log.error(
-                "Items of queue {queue!r} cannot be moved to {target!r} yet: {reason}",
-                queue=self._source.name,
-                target=move.target,
+                "Items of queue {queue} cannot be moved to {target} yet: {reason}",
+                queue=show_name(self._source.name),
+                target=show_name(move.target),
                 reason=str(error),
             )
             self._blocked[move.target] = error

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, TooFewOpenReads, Unavailable
+from kestrel.escaping import show_name
 from kestrel.item import Item
 from kestrel.queues.context import QueueContext
 from kestrel.queues.counters import QueueCounters
@@ -376,10 +377,10 @@ class Queue(HeadOwner):
         try:
             self.abort(xids)
         except KestrelError as error:  # the storage has failed, which put them back
-            log.error("Reads of queue {queue!r} timed out: {reason}", queue=self.name, reason=str(error))
+            log.error("Reads of queue {queue} timed out: {reason}", queue=show_name(self.name), reason=str(error))
 
     def _trace(self, what: str, xids: Sequence[int]) -> None:
-        log.info("Queue {queue!r}: reads {what}: {xids}", queue=self.name, what=what, xids=list(xids))
+        log.info("Queue {queue}: reads {what}: {xids}", queue=show_name(self.name), what=what, xids=list(xids))
 
     def flush(self) -> Batch:
         """Drop all items except open reads. Return the batch."""
@@ -417,7 +418,7 @@ class Queue(HeadOwner):
         try:
             self.reopen()
         except KestrelError as error:
-            log.error("Queue {queue!r} cannot be opened: {reason}", queue=self.name, reason=str(error))
+            log.error("Queue {queue} cannot be opened: {reason}", queue=show_name(self.name), reason=str(error))
             self.answer_all(error)
 
     def reopen(self) -> None:

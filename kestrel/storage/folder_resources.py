@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from kestrel.disk.files import Disk, is_full
 from kestrel.disk.folders import FAILED_SYNCS_FOLDER, PRIVATE_FOLDER, FileNumbers
 from kestrel.errors import QueueFailed, StorageError
+from kestrel.escaping import show_name
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.interfaces import Measure
 from kestrel.storage.jobs import Jobs
@@ -221,7 +222,9 @@ class FailedSyncs:
             self._disk.make_folder(self._folder)
             self._disk.close(self._disk.open_append(self._folder + b"/" + name))
         except OSError as error:
-            log.error("Cannot record that a sync of {name!r} has failed: {reason}", name=name, reason=error.strerror)
+            log.error(
+                "Cannot record that a sync of {name} has failed: {reason}", name=show_name(name), reason=error.strerror
+            )
 
     def discard(self, name: bytes) -> None:
         """Remove the note, because no file of `name` holds data from before a failed sync."""

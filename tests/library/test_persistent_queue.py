@@ -748,7 +748,7 @@ def test_move_to_an_unknown_queue_waits_until_it_is_found(program: Program, how:
     with capturedLogs() as logged:
         assert queue.remove() is None
         program.reactor.settle()
-    assert [event["target"] for event in logged if event["log_level"] is LogLevel.error] == [b"late"]
+    assert [event["target"] for event in logged if event["log_level"] is LogLevel.error] == ["late"]
     assert (queue.items, queue.open_reads) == (0, 1)
     found[b"late"] = program.queue(where="elsewhere")
     program.reactor.pass_time(1)

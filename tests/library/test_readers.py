@@ -458,7 +458,7 @@ def test_waiters_fail_if_the_queue_cannot_be_opened_again(program: Program, queu
         program.reactor.settle()
     assert [[type(error) for error in seen] for seen in waiting] == [[QueueFailed], [QueueFailed]]
     failed = {event["queue"] for event in events if "cannot be opened" in event["log_format"]}
-    assert failed == {b"work+a", b"work+b"}
+    assert failed == {"work+a", "work+b"}
     program.disk.mend()
     assert [program.drain(reader) for reader in (a, b)] == [[b"x"], [b"x"]]
     with pytest.raises(QueueFailed):

@@ -94,7 +94,7 @@ def test_failing_target_is_logged_once_until_it_recovers() -> None:
             late.mend()
             server.advance(MOVE_RETRY_S)
         (line,) = move_failures(events)
-        assert "work" in line and "late" in line and "disk failed" in line
+        assert line == "Items of queue work cannot be moved to late yet: disk failed"
         assert items(client, b"late") == [b"one", b"two"] * 20, f"the {time + 1}. time"
 
 
@@ -157,6 +157,21 @@ def test_partly_refused_item_is_stored_once_by_the_others(target: str, tables: l
 
 
 # Long chains.
+
+
+@pytest.mark.parametrize(("refused", "logged"), [(1, "1 item"), (2, "2 items")])
+def test_refused_items_are_logged_with_name_of_queue(refused: int, logged: str) -> None:
+    server = MemoryServer(config=config_of(queue("größe", "expireToQueue = 'late'"), queue("late", "maxItems = 1")))
+    name = "größe".encode()
+    client = server.connect()
+    put(client, b"late", b"x")
+    put(client, name, *numbered(0, refused), expiry=1)
+    server.advance(2)
+    with capturedLogs() as events:
+        assert client.ask(b"get %b\r\n" % name) == END
+        server.settle()
+    lines = [text for event in events if "refused" in (text := str(formatEvent(event)))]
+    assert lines == [f"The target queue refused {logged} of queue größe"]
 
 
 def test_chain_of_targets_may_be_longer_than_stack_depth() -> None:

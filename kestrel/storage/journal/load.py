@@ -13,6 +13,7 @@ from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import ReadEnd, quarantine, repair
+from kestrel.escaping import show_name
 from kestrel.item import Item
 from kestrel.journal.fileset import (
     JournalFile,
@@ -194,13 +195,15 @@ class _Loading:
         except OSError as error:
             self.has_failed_sync = True
             reason = reason_of(error)
-            log.error("Queue {queue!r}: a sync of its files has failed: {reason}", queue=queue.name, reason=reason)
+            log.error(
+                "Queue {queue}: a sync of its files has failed: {reason}", queue=show_name(queue.name), reason=reason
+            )
             return
         try:
             taken, behind_offset = find_items(self._target.open_file, known, last, queue.now_ms)
         except (OSError, LookupError) as error:
             reason = reason_of(error) if isinstance(error, OSError) else "an item is missing"
-            log.warn("Queue {queue!r}: all its files are replayed: {reason}", queue=queue.name, reason=reason)
+            log.warn("Queue {queue}: all its files are replayed: {reason}", queue=show_name(queue.name), reason=reason)
             return
         self._has_skipped_files = True
         queue.restore(last, taken, behind_offset)

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from kestrel.disk.files import is_full
 from kestrel.disk.reader import FileReader
 from kestrel.errors import QueueFailed
+from kestrel.escaping import show_name
 from kestrel.journal.compaction_policy import (
     Compaction,
     CompactionLimits,
@@ -187,7 +188,9 @@ class JournalMaintenance:
                 end = queue.rotate(plan.end)
             except OSError as error:
                 if not (is_full(error) and self._drop_files()):
-                    log.error("Queue {queue!r} cannot be rotated: {reason}", queue=queue.name, reason=error.strerror)
+                    log.error(
+                        "Queue {queue} cannot be rotated: {reason}", queue=show_name(queue.name), reason=error.strerror
+                    )
                     self._no_rotation_before_s = self._jobs.seconds() + RETRY_S
                     self._jobs.later(RETRY_S, self._replan)
                 return
@@ -219,8 +222,8 @@ class JournalMaintenance:
         except PublishIncomplete as error:
             reason = reason_of(error)
             log.error(
-                "The journal of {queue!r} was replaced, but its old files cannot be moved: {reason}; it is replayed",
-                queue=queue.name,
+                "The journal of {queue} was replaced, but its old files cannot be moved: {reason}; it is replayed",
+                queue=show_name(queue.name),
                 reason=reason,
             )
             self.sync.fail_next_commit(error)
@@ -228,7 +231,11 @@ class JournalMaintenance:
         except OSError as error:
             if is_full(error) and self._drop_files():
                 return
-            log.error("The journal of {queue!r} is not rewritten: {reason}", queue=queue.name, reason=reason_of(error))
+            log.error(
+                "The journal of {queue} is not rewritten: {reason}",
+                queue=show_name(queue.name),
+                reason=reason_of(error),
+            )
             self._not_before_s = self._jobs.seconds() + RETRY_S
             self._jobs.later(RETRY_S, self._replan)
             return
@@ -236,8 +243,8 @@ class JournalMaintenance:
         queue.packs += is_pack
         queue.rewrites += not is_pack
         log.debug(
-            "The journal of {queue!r} was {before} bytes and is {after}",
-            queue=queue.name,
+            "The journal of {queue} was {before} bytes and is {after}",
+            queue=show_name(queue.name),
             before=before_bytes,
             after=queue.disk_bytes,
         )
@@ -260,8 +267,8 @@ class JournalMaintenance:
             queue.drop_files()
         except OSError as error:
             log.error(
-                "The files of empty queue {queue!r} were not deleted: {reason}",
-                queue=queue.name,
+                "The files of empty queue {queue} were not deleted: {reason}",
+                queue=show_name(queue.name),
                 reason=reason_of(error),
             )
             return False
@@ -275,7 +282,9 @@ class JournalMaintenance:
             self._jobs.run(records.free)
 
     def _log_failure(self, failure: Failure) -> None:
-        log.failure("Queue {queue!r} was not rewritten because of a bug in Kestrel", failure, queue=self._queue.name)
+        log.failure(
+            "Queue {queue} was not rewritten because of a bug in Kestrel", failure, queue=show_name(self._queue.name)
+        )
 
 
 class JournalReadBehind(ReadAhead[JournalQueue]):

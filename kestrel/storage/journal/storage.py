@@ -18,6 +18,7 @@ from zope.interface import classImplements
 from kestrel.config.model import QueueSettings
 from kestrel.disk.folders import ERASE_FOLDER
 from kestrel.errors import BadQueueName, QueueFailed, StorageError
+from kestrel.escaping import show_name
 from kestrel.journal.fileset import (
     MAX_FILE_NAME_BYTES,
     QueueFiles,
@@ -108,7 +109,7 @@ class JournalStorage(FolderStorage[JournalQueue, JournalMaintenance]):
                     if queue.segments is not None:
                         queue.segments.erase()
                 except OSError as error:
-                    log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=reason_of(error))
+                    log.error("Queue {queue}: {reason}", queue=show_name(queue.name), reason=reason_of(error))
             elif queue.needs_last_checkpoint:
                 queue.add_checkpoint(queue.boundary())
 

@@ -20,7 +20,7 @@ from kestrel.disk.files import Disk, check_distinct_when_folded, is_full
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import QueueFailed, StorageError
-from kestrel.escaping import count
+from kestrel.escaping import count, show_name
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_resources import RESERVE_BYTES, FolderResources, wall_clock_ms
 from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, Measure, OwnQueue, SettingsFor
@@ -179,8 +179,8 @@ class FolderStorage(Generic[UnitT, MaintenanceT]):
             except Exception as error:
                 # A unit that cannot be loaded must not prevent the start.
                 if not isinstance(error, OSError):
-                    message = "{kind} {stem!r} was not loaded because of a bug in Kestrel"
-                    log.failure(message, kind=self._kind, stem=load.stem)
+                    message = "{kind} {stem} was not loaded because of a bug in Kestrel"
+                    log.failure(message, kind=self._kind, stem=show_name(load.stem))
                 loaded.append((load, error))
         return loaded
 
@@ -200,7 +200,7 @@ class FolderStorage(Generic[UnitT, MaintenanceT]):
         """Log that queues are not served because of `error`. Return a Failure for each name."""
         failure = load_failed(error)
         for name in names:
-            log.error("Queue {queue!r} is not served: {reason}", queue=name, reason=str(failure))
+            log.error("Queue {queue} is not served: {reason}", queue=show_name(name), reason=str(failure))
         return {name: Failure(failure) for name in names}
 
     def close(self, compacts: bool = False) -> Deferred[None]:
@@ -271,7 +271,7 @@ class FolderStorage(Generic[UnitT, MaintenanceT]):
         self._adopt(unit)
         if has_failed:
             items = count(sum(queue.items for queue in unit.queues), "item")
-            log.info("{kind} {stem!r} is served again: {items}", kind=self._kind, stem=unit.stem, items=items)
+            log.info("{kind} {stem} is served again: {items}", kind=self._kind, stem=show_name(unit.stem), items=items)
 
     def _not_opened(self, failure: Failure) -> None:
         error = error_of(failure)
@@ -285,14 +285,19 @@ class FolderStorage(Generic[UnitT, MaintenanceT]):
         failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
         if self._units.get(unit.stem) is unit:
             reason = str(failure)
-            log.error("{kind} {stem!r}: {reason}; it will be replayed", kind=self._kind, stem=unit.stem, reason=reason)
+            log.error(
+                "{kind} {stem}: {reason}; it will be replayed",
+                kind=self._kind,
+                stem=show_name(unit.stem),
+                reason=reason,
+            )
             del self._units[unit.stem]
             self._failed[unit.stem] = unit
             try:
                 self._fail_unit(unit, failure)
             except OSError:
-                message = "{kind} {stem!r}: failed records were not cut from its files; its next use tries again"
-                log.failure(message, kind=self._kind, stem=unit.stem)
+                message = "{kind} {stem}: failed records were not cut from its files; its next use tries again"
+                log.failure(message, kind=self._kind, stem=show_name(unit.stem))
             unit.close_files()
         return failure
 

@@ -22,6 +22,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
+from kestrel.escaping import show_name
 from kestrel.storage.failures import CannotOpen, error_of, reason_of
 from kestrel.storage.folder_resources import FolderResources
 from kestrel.storage.jobs import fire_all
@@ -303,8 +304,8 @@ class SyncScheduler(ABC):
             self._fire_waiting(self._failure)
         elif failure.check(CannotOpen):
             log.error(
-                "A file of {name!r} cannot be opened for a sync: {reason}. It is tried again",
-                name=self._file_name,
+                "A file of {name} cannot be opened for a sync: {reason}. It is tried again",
+                name=show_name(self._file_name),
                 reason=error,
             )
             self._schedule_within(RETRY_S)
@@ -327,7 +328,9 @@ class SyncScheduler(ABC):
     def _begin_rewrite(self, error: Exception) -> None:
         reason = reason_of(error)
         log.error(
-            "The journal of {name!r} failed to sync ({reason}): rewriting it", name=self._file_name, reason=reason
+            "The journal of {name} failed to sync ({reason}): rewriting it",
+            name=show_name(self._file_name),
+            reason=reason,
         )
         self._unit.refusal = f"queue storage failed: {reason}; the queue is being rewritten"
         self.state = SyncState.REWRITING
@@ -341,7 +344,7 @@ class SyncScheduler(ABC):
         else:
             self._unit.refusal = None
             self._resources.failed_syncs.discard(self._file_name)
-            log.info("The journal of {name!r} is rewritten and safe", name=self._file_name)
+            log.info("The journal of {name} is rewritten and safe", name=show_name(self._file_name))
             self._fire_waiting(None)
             if self._pending_error is not None:
                 self.fail_next_commit(self._pending_error)

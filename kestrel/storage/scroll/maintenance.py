@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from kestrel.disk import crash_points
 from kestrel.disk.folders import DAMAGED_FOLDER
 from kestrel.disk.reader import FileReader, copy_range, erased_on_error
+from kestrel.escaping import show_name
 from kestrel.scroll.fileset import archived_name
 from kestrel.scroll.hints import MAX_HINT_BYTES, FileHint, encode_hint, hint_path
 from kestrel.scroll.item_reader import DamagedScrollFile, ScrollItemsRead, read_items
@@ -139,8 +140,8 @@ class ScrollMaintenance:
     def _log_last_not_dropped(self, failure: Failure) -> None:
         reason = reason_of(error_of(failure))
         log.error(
-            "The last file of scroll {stem!r} cannot be removed: {reason}. The next commit tries again",
-            stem=self._journal.stem,
+            "The last file of scroll {stem} cannot be removed: {reason}. The next commit tries again",
+            stem=show_name(self._journal.stem),
             reason=reason,
         )
 

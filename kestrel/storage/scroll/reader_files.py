@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from kestrel.disk.files import is_full
 from kestrel.disk.reader import erased_on_error
 from kestrel.errors import QueueFailed
+from kestrel.escaping import show_name
 from kestrel.scroll.fileset import parse_file_name
 from kestrel.scroll.hints import hint_path
 from kestrel.scroll.reader_file import ReaderState, encode_state
@@ -113,7 +114,7 @@ class ReaderFileCreation:
             self._write(queue)
             return
         error = QueueFailed(f"the queue cannot be created: {reason_of(cause)}")
-        log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=str(error))
+        log.error("Queue {queue}: {reason}", queue=show_name(queue.name), reason=str(error))
         if queue.failure is None:
             self._creation_failed(queue, str(error))
         fire_all(self._waiting.pop(queue), error)

@@ -16,6 +16,7 @@ from kestrel.disk import crash_points
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader, erased_on_error
 from kestrel.errors import QueueFailed
+from kestrel.escaping import show_name
 from kestrel.scroll.reader_file import encode_state, read_state
 from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.failures import CannotOpen, reason_of
@@ -98,8 +99,8 @@ class ScrollRewriter:
             if self._journal.failure is not None:
                 return
             log.error(
-                "The reader files of scroll {stem!r} are not rewritten: {reason}",
-                stem=self._journal.stem,
+                "The reader files of scroll {stem} are not rewritten: {reason}",
+                stem=show_name(self._journal.stem),
                 reason=reason_of(error),
             )
             self._not_before_s = self._resources.jobs.seconds() + RETRY_S

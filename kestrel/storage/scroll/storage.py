@@ -21,6 +21,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk import crash_points
 from kestrel.disk.files import AppendFile, Disk, check_distinct_when_folded, is_full
 from kestrel.errors import QueueFailed, StorageError
+from kestrel.escaping import show_name
 from kestrel.journal.fileset import has_journal_files
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import ScrollFiles, group_by_stem, reader_name
@@ -153,7 +154,9 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance]):
         except OSError:
             name = None
         if name is None or self._names.stem_of(name) != stem:
-            log.error("The files of scroll {stem!r} are left alone: the name of its queue is not known", stem=stem)
+            log.error(
+                "The files of scroll {stem} are left alone: the name of its queue is not known", stem=show_name(stem)
+            )
             self._failed[stem] = None
             return False
         return True

@@ -15,6 +15,7 @@ from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed, StorageRefused
+from kestrel.escaping import show_name
 from kestrel.item import Item
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue
 from kestrel.storage.failures import error_of, reason_of
@@ -306,7 +307,7 @@ class WindowedQueue:
         if self._loaded_to == self._last and self.items != self.mem_items:
             log.error(
                 "Queue {name} has {items} items, but the database reported {said}",
-                name=self.name,
+                name=show_name(self.name),
                 items=self.mem_items,
                 said=self.items,
             )
@@ -317,7 +318,7 @@ class WindowedQueue:
         reason = reason_of(error_of(failure))
         if reason != self._read_error:  # every get tries again, so log each reason once
             self._read_error = reason
-            log.error("Queue {name} cannot be read: {reason}", name=self.name, reason=reason)
+            log.error("Queue {name} cannot be read: {reason}", name=show_name(self.name), reason=reason)
         self._fire_filling(Failure(QueueFailed("the queue cannot be read from the database")))
 
     def _fire_filling(self, result: Failure | None) -> None:
