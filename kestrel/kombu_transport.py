@@ -104,7 +104,10 @@ class KestrelChannel(virtual.Channel):  # type: ignore[misc]
         step = self.priority_steps[bisect_right(self.priority_steps, self._get_message_priority(message)) - 1]
         name = queue_name(queue, step)
         if not self._client.put(name, dumps(message).encode()):
-            raise ChannelError(f"cannot send to {show_name(name)}: the queue is full; raise its maxItems or maxSize")
+            raise ChannelError(
+                f"cannot send to {show_name(name)}: the queue is full or the message is too large; "
+                "raise its maxItems, maxSize or maxItemSize"
+            )
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         """Open the first message of the highest priority. Wait up to `timeout` seconds for one of priority 0."""

@@ -371,9 +371,11 @@ MAX_MOVED_ITEMS: Final = 10**MAX_DIGITS
 def move(server_view: ServerView, request: AdminRequest, name: bytes) -> AdminResponse:
     """Begin to move `items` items, by default all of them, from a queue to the queue or alias `to`.
 
-    Raises `HttpError` if items of the queue are moving already, or `to` cannot take them.
+    Raises `HttpError` if `to` is missing, items of the queue are moving already, or `to` cannot take them.
     """
-    source, target = _queue_to_change(server_view, name), request.one("to") or b""
+    source, target = _queue_to_change(server_view, name), request.one("to")
+    if not target:
+        raise HttpError(400, "the query needs to=QUEUE, the queue to move the items to")
     try:
         transfer = server_view.transfers.start(source, target, request.number("items", MAX_MOVED_ITEMS))
     except ClientError as error:

@@ -233,26 +233,26 @@ class AtomicFile:
 
     def __init__(self, disk: Disk, path: bytes, temporary: bytes | None = None) -> None:
         self._disk = disk
-        self._path = path
+        self.path = path
         self._temporary = path + b".new" if temporary is None else temporary
 
     def read(self, most_bytes: int) -> bytes:
         """Return the contents, up to `most_bytes`. Raises OSError."""
-        return first_bytes(self._disk, self._path, most_bytes)
+        return first_bytes(self._disk, self.path, most_bytes)
 
     def write(self, data: bytes) -> None:
         """Replace the contents by `data`, and return when they are on the medium.
 
         After an OSError the file is either unchanged, or replaced in a way that a power failure may undo.
         """
-        folder = os.path.dirname(self._path) or b"."
+        folder = os.path.dirname(self.path) or b"."
         temporary = self._temporary
         self._disk.make_folder(folder)
         self._disk.erase(temporary)
         with appending(self._disk, temporary) as descriptor:
             self._disk.write(descriptor, data)
             self._disk.sync(descriptor)
-        self._disk.rename(temporary, self._path)
+        self._disk.rename(temporary, self.path)
         self._disk.sync_folder(folder)
 
 

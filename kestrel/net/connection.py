@@ -39,6 +39,9 @@ from kestrel.session.session_context import ServerControl, SessionContext
 
 log = Logger(__name__)
 
+_PLAIN_TEXT_REASONS: Final = frozenset({"wrong version number", "http request", "https proxy request"})
+"""OpenSSL's reasons when the first bytes of a client are no TLS."""
+
 HANDLERS: Final[Handlers] = {**PUTS, **GETS, **GET_MANY, **RANGES, **ADMINISTRATION}
 
 
@@ -190,7 +193,8 @@ class ConnectionFactory(Factory):
     def log_tls_failure(self, connection: Connection, error: SSL.Error) -> None:
         # OpenSSL's errors are lists of (library, function, reason).
         reasons = [why for said in error.args if isinstance(said, list) for *_, why in said] or ["failed"]
-        connection.session.log_refusal(f"TLS: {', '.join(reasons)}")
+        explanation = "" if _PLAIN_TEXT_REASONS.isdisjoint(reasons) else "the client does not speak TLS: "
+        connection.session.log_refusal(f"TLS: {explanation}{', '.join(reasons)}")
 
     @property
     def count(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from enum import Enum
 from typing import Final, Protocol
@@ -50,6 +51,9 @@ _SETTABLE: Final = {status.value.lower(): status for status in StatusLevel if st
 
 class StatusFile(Protocol):
     """The file that stores the status. Both methods block, and may raise OSError. `write` is called in a thread."""
+
+    path: bytes
+    """Path of the file, for the log."""
 
     def read(self, most_bytes: int) -> bytes:
         """Return at most `most_bytes` of the content. Raises FileNotFoundError if the file is missing."""
@@ -111,7 +115,8 @@ class ServerStatus:
             return
         self.published = status
         self._enforce(status)
-        log.info("The status is {status}, as it was before", status=status.value)
+        file = os.fsdecode(self._file.path)
+        log.info("The status is {status}, as it was before (status file: {file})", status=status.value, file=file)
 
     def change(self, name: bytes) -> Deferred[None]:
         """Change to the status `name`, in upper or lower case.

@@ -224,19 +224,20 @@ class KestrelService(Service):
         loaded_s = self._reactor.seconds() - self._started_at
         self._tell_loaded()
         self._core.serve()
-        queues = self.manager.all_queues()
+        queues, delayed = self.manager.all_queues(), self.manager.delayed.items
         log.info(
-            "kestrel {version} ({build}) serves {queues} with {items} of {storage}, loaded in {seconds:.2f} s",
+            "kestrel {version} ({build}) serves {queues} with {items}{delayed} of {storage}, loaded in {seconds:.2f} s",
             version=__version__,
             build=_BUILDS[compiled.BUILD],
             storage=_storage_name(self._core.config),
             queues=count(len(queues), "queue"),
             items=count(sum(queue.store.items for queue in queues), "item"),
+            delayed=f", and {delayed} delayed," if delayed else "",
             seconds=loaded_s,
         )
         if self._try_it_port is not None:
             log.info(
-                r"Try it: printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {port}",
+                r"Try it: printf 'set work 0 0 5\r\nhello\r\nget work\r\nquit\r\n' | nc localhost {port}",
                 port=self._try_it_port,
             )
         if self._admin_is_there:  # recorded statistics take memory

@@ -59,12 +59,12 @@ def _parser() -> ArgumentParser:
     now = "when the journals were read, such as 2026-01-31T12:00:00, in UTC, or ms since 1970 (default: now)"
     for add in (
         argument("folders", metavar="FOLDER", nargs="+", type=_folder, help=folders),
-        option("--out", "FOLDER", _out, "the folder of the report (default: report)", default="report"),
+        option("--out", "FOLDER", _out, "the folder of the report", default="report"),
         flag("--force", "write into a folder that contains other files"),
         option("--server", "NAME", _text, "the name of the server of all these folders"),
         option("--queue", "PATTERN", _text, "only queues whose names match, as in 'orders*'"),
         option("--interval", "DURATION", _interval_ms, interval),
-        option("--max-items", "QUEUE=N", _limit, limits, action="append", default=[]),
+        argument("--max-items", metavar="QUEUE=N", type=_limit, action="append", default=[], help=limits),
         option("--now", "TIME", _time_ms, now),
         MASTER,
         flag("--json", "print the summary as JSON"),

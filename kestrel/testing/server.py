@@ -132,6 +132,7 @@ class MemoryStatusFile:
     """A `kestrel.queues.status.StatusFile` in memory. If `error` is set, both methods raise it."""
 
     def __init__(self) -> None:
+        self.path = b"status"
         self.data: bytes | None = None
         self.error: OSError | None = None
 

@@ -114,6 +114,13 @@ def test_items_are_moved_and_the_last_move_is_shown(admin: Admin, logged: list[s
     assert said(logged)[0] == done["done"]
 
 
+@pytest.mark.parametrize("query", ["", "?to=", "?items=1"])
+def test_a_move_without_target_is_refused(admin: Admin, query: str, logged: list[str]) -> None:
+    reply = admin.post(f"/api/queue/work/move{query}")
+    assert (reply.status, reply.error) == (400, "the query needs to=QUEUE, the queue to move the items to")
+    assert said(logged) == []
+
+
 def test_a_move_is_stopped(logged: list[str]) -> None:
     storage = SteppedStorage()
     admin = Admin(storage=storage)

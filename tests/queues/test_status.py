@@ -135,7 +135,10 @@ def test_stored_status_applies_from_the_start(status: StatusLevel, default: Stat
     before = Bench(StatusLevel.UP, GRACE_MS)
     before.change(status)
     bench = Bench(default, GRACE_MS, before.file)
-    bench.status.restore()
+    with capturedLogs() as events:
+        bench.status.restore()
+    line = f"The status is {status.value}, as it was before (status file: status)"
+    assert [formatEvent(event) for event in events] == [line]
     assert bench.now == (status, status)
     assert bench.clock.getDelayedCalls() == []
 

@@ -31,13 +31,15 @@ from tests.server.running import (
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
 FOREGROUND_AND_DAEMON = pytest.mark.parametrize("daemon", [False, True], ids=["foreground", "daemon"])
 
+BOTH_REPLIES = b"STORED\r\nVALUE work 0 5\r\nhello\r\nEND\r\n"
+
 
 # Start.
 
 
 def test_the_log_says_where_the_server_listens_and_what_to_try(processes: Processes) -> None:
     server = processes.serve(CONFIG, "--trust", "memcache=tcp:0:interface=127.0.0.1")
-    try_it = rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {server.port}" + "\n"
+    try_it = rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\nquit\r\n' | nc localhost {server.port}" + "\n"
     eventually(lambda: try_it in server.logged(), "the log says what to try")
     log = server.logged()
     assert f"memcache: listening on 127.0.0.1:{server.port}\n" in log
@@ -57,6 +59,16 @@ def test_start_logs_one_line_for_each_port(processes: Processes, level: str, nam
     assert own[4].startswith("kestrel ") and own[5].startswith("Try it: ")
     assert own[6:] == ["kestrel is stopping", "kestrel has stopped"]
     assert (own != logged) is names_twisted
+
+
+@pytest.mark.needs("nc")
+def test_the_suggested_command_prints_both_replies(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    try_it = rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\nquit\r\n' | nc localhost {server.port}"
+    eventually(lambda: try_it + "\n" in server.logged(), "the log says what to try")
+    assert server.logged().index(f"memcache: listening on 127.0.0.1:{server.port}\n") < server.logged().index("printf")
+    done = processes.run("sh", "-c", f"{try_it} > replies")
+    assert (done.returncode, (processes.folder / "replies").read_bytes()) == (0, BOTH_REPLIES)
 
 
 def test_queues_are_kept_in_the_state_directory_by_default(
@@ -659,11 +671,21 @@ def test_validate_says_when_the_folder_of_the_log_is_missing(processes: Processe
     assert (ended.returncode, ended.stdout) == (0, f"The configuration is valid.\n{missing}")
 
 
-@pytest.mark.parametrize(("items", "told"), [(0, "0 queues with 0 items"), (1, "1 queue with 1 item")])
-def test_the_start_logs_the_number_of_queues_and_items(processes: Processes, items: int, told: str) -> None:
+@pytest.mark.parametrize(
+    ("items", "delayed", "told"),
+    [
+        (0, 0, "0 queues with 0 items"),
+        (1, 0, "1 queue with 1 item"),
+        (1, 2, "1 queue with 1 item, and 2 delayed,"),
+    ],
+)
+def test_the_start_logs_the_number_of_queues_and_items(
+    processes: Processes, items: int, delayed: int, told: str
+) -> None:
     server = processes.serve(CONFIG)
     with server.connect() as client:
         client.put(b"work", *[b"a"] * items)
+        client.put(b"work/delay=3600000", *[b"b"] * delayed)
     server.stop()
     assert f"serves {told} of journal:queues, loaded in " in processes.serve(CONFIG).logged()
 

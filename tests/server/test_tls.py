@@ -87,6 +87,17 @@ def test_a_client_without_a_certificate_is_not_let_in(processes: Processes, auth
     eventually(lambda: "TLS: peer did not return a certificate" in server.logged(), "the log says why")
 
 
+def test_log_names_a_client_that_does_not_speak_tls(processes: Processes, authority: Authority) -> None:
+    server = processes.serve('queuePath = "queues"\n', endpoint=tls(authority))
+    address = ("127.0.0.1", server.port_of("memcache"))
+    with socket.create_connection(address, timeout=PATIENCE_S) as client, suppress(ConnectionError):
+        client.sendall(b"version\r\n")
+        while client.recv(1000):
+            pass
+    line = "TLS: the client does not speak TLS: wrong version number"
+    eventually(lambda: line in server.logged(), "the log says why")
+
+
 def test_request_timeout_ends_a_silent_handshake_and_no_finished_one(
     processes: Processes, authority: Authority
 ) -> None:

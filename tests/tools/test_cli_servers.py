@@ -53,6 +53,16 @@ def test_stats_have_a_line_for_the_server_and_a_table(server: Server, cli: Cli) 
     assert re.fullmatch(r"orders: alias of work,small, \d+ items? put to it", alias)
 
 
+def test_stats_have_a_column_for_delayed_items_if_there_are_any(server: Server, cli: Cli) -> None:
+    put(server, b"x")
+    with server.connect() as client:
+        client.put(b"later/delay=3600000", b"y", b"z")
+        client.put(b"later", b"x")
+    heading, *rows = lines(cli("stats")[1])[1:4]
+    assert re.split(" {2,}", heading)[:4] == ["queue", "items", "delayed", "bytes"]
+    assert sorted(row.split()[:3] for row in rows) == [["later", "1", "2"], ["work", "1", "0"]]
+
+
 def test_stats_of_a_missing_queue_have_status_1(server: Server, cli: Cli) -> None:
     put(server, b"x")
     status, out, said = cli("stats", "nosuch", "work")

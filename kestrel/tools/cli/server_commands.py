@@ -92,22 +92,25 @@ def _server_line(address: str, of_server: _Stats, queues: int, shown: int) -> st
 
 
 def _queue_table(queues: Mapping[bytes, _Stats]) -> Iterator[str]:
-    """Yield a heading and one line per queue, then one line per alias."""
+    """Yield a heading and one line per queue, then one line per alias. Delayed items have a column if there are any."""
+    of_queues = {name: each for name, each in queues.items() if "items" in each}
+    has_delayed = any(stat_number(each, "delayed_items") for each in of_queues.values())
     rows = [
         [
             show_name(name),
             str(stat_number(each, "items")),
+            *([str(stat_number(each, "delayed_items"))] if has_delayed else []),
             show_size(stat_number(each, "bytes")),
             show_duration(stat_number(each, "age")),
             str(stat_number(each, "waiters")),
             str(stat_number(each, "open_transactions")),
             show_duration(stat_number(each, "oldest_age_msec")) if "oldest_age_msec" in each else "-",
         ]
-        for name, each in queues.items()
-        if "items" in each
+        for name, each in of_queues.items()
     ]
     if rows:
-        yield from align_table([["queue", "items", "bytes", "last wait", "waiters", "open reads", "oldest"], *rows])
+        items = ["items", "delayed"] if has_delayed else ["items"]
+        yield from align_table([["queue", *items, "bytes", "last wait", "waiters", "open reads", "oldest"], *rows])
     for name, each in queues.items():
         if "put_items" in each:
             put = count(stat_number(each, "put_items"), "item")
