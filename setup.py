@@ -20,6 +20,7 @@ BUILDING = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install", "d
 
 # In the order in which a message passes through them.
 COMPILED = (
+    "kestrel.disk.run_cursor",
     "kestrel.item",
     "kestrel.commands",
     "kestrel.histogram",

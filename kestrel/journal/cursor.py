@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from struct import Struct
 from typing import Final
 
 from kestrel.compiled import BUILD
-from kestrel.disk.reader import PART_BYTES, DamagedRecord, FilePart, FileReader, UnfinishedRecord
-from kestrel.disk.repair import TORN_RECORD, ReadEnd
+from kestrel.disk.reader import PART_BYTES, DamagedRecord, FileReader, UnfinishedRecord
+from kestrel.disk.run_cursor import RUN_RECORDS, RunCursor
 from kestrel.journal.opcodes import (
     ADDX_HEADER,
     BARE_OPCODES,
@@ -20,13 +19,6 @@ from kestrel.journal.opcodes import (
     Opcode,
 )
 from kestrel.journal.records import JournalFileRecord, decode_record
-
-RUN_RECORDS: Final = 1 << 16
-"""Usual limit of the records of a run, which bounds the memory for their positions."""
-
-LARGE_RECORD_BYTES: Final = 64 * 1024
-SMALL_READ_BYTES: Final = 4096
-"""Bytes that are read after a record of `LARGE_RECORD_BYTES` or more if data is not wanted."""
 
 ADDX: Final = int(Opcode.ADDX)
 
@@ -74,13 +66,10 @@ class ErrorCounts:
             self._restated_end = end
 
 
-class JournalCursor:
-    """A cursor that returns runs of the records that begin from `start` up to, but not at, `stop`.
+class JournalCursor(RunCursor):
+    """A cursor over the records of a journal file (`RunCursor`).
 
-    A record must begin at `start`. After `next`, `data` has the bytes of the file from offset `data_start` on. `starts`
-    has the positions in `data` where the records of the run begin, and `run_end` is the end of the last one. Without
-    `has_data`, large records are not read completely, so `run_end` may be beyond the end of `data`. `dump_at` is the
-    position of a STATE_DUMP, which is always the last record, or -1. `end` says how far the file is valid.
+    `dump_at` is the position of a STATE_DUMP, which is always the last record, or -1.
     """
 
     def __init__(
@@ -92,41 +81,8 @@ class JournalCursor:
         has_data: bool = True,
         part_bytes: int = PART_BYTES,
     ) -> None:
-        self._reader = reader
-        self._part_bytes = part_bytes
-        self._stop = reader.size if stop is None else min(stop, reader.size)
-        self._has_data = has_data
-        self._is_after_large = False
-        self._part = FilePart(reader, start, b"")
-        self.end = ReadEnd(start)
-        self.data = b""
-        self.data_start = start
-        self.starts: list[int] = []
-        self.run_end = 0
+        super().__init__(reader, start, stop, has_data=has_data, part_bytes=part_bytes)
         self.dump_at = -1
-        self.has_more = False
-        """True if the next run begins in `data`."""
-
-    def next(self, most: int = RUN_RECORDS) -> bool:
-        """Read the next run of at most `most` records. Return False if there is none. Raise OSError."""
-        end, reader = self.end, self._reader
-        needed = 0
-        self.starts = []
-        while not self.starts:
-            if end.problem is not None or end.offset >= self._stop:
-                return False
-            if not self.has_more:
-                size = SMALL_READ_BYTES if self._is_after_large else self._part_bytes
-                self._part = reader.part(end.offset, max(min(size, self._stop - end.offset), needed))
-                self.data, self.data_start, self.run_end = self._part.data, end.offset, 0
-            needed = self._collect(most)
-            if needed > reader.size - end.offset:
-                end.problem, end.is_unfinished = TORN_RECORD, True
-        return True
-
-    def bounds(self) -> Iterator[tuple[int, int]]:
-        """Return the positions in `data` where each record of the run begins and ends."""
-        return pairwise([*self.starts, self.run_end])
 
     def adds_item(self, position: int) -> bool:
         """Return whether the record of the run that begins at `position` of `data` adds an item."""
@@ -145,14 +101,11 @@ class JournalCursor:
                 counts.find(record, self.data_start + position)
                 yield self.data_start + position, record
 
-    def _collect(self, most: int) -> int:
-        """Collect records of `data`. Return 0, or the least size of the next record if it is incomplete."""
+    def _collect(self, stop: int, most: int) -> int:
         data, starts, unpack_size = self.data, self.starts, _ADDX_SIZE.unpack_from
         part, position = self._part, self.run_end
         length, bytes_to_end = len(data), part.length
-        stop = min(length, self._stop - self.data_start)
-        needed = last = size = 0
-        damage: str | None = None
+        needed = size = 0
         self.dump_at = -1
         while position < stop and len(starts) < most:
             opcode = data[position]
@@ -169,7 +122,7 @@ class JournalCursor:
                     size = unpack_size(data, position)[0]
                 after = position + _SIZE_END + size
                 if size < _TIMES_BYTES:
-                    damage = f"impossible size {size}"
+                    self._end_with(f"impossible size {size}")
                     break
                 if after > length and (self._has_data or after > bytes_to_end):
                     needed = after - position
@@ -187,8 +140,8 @@ class JournalCursor:
                 except UnfinishedRecord as unfinished:
                     needed = unfinished.needs
                     break
-                except DamagedRecord as error:
-                    damage = str(error)
+                except DamagedRecord as damage:
+                    self._end_with(str(damage))
                     break
                 after = position + record.size
                 if record.restates is not None:
@@ -196,20 +149,11 @@ class JournalCursor:
                         needed = STATE_DUMP_RECORD.size
                         break
                     self.dump_at = position
+                    self.end.is_closed = True
             starts.append(position)
-            last, position = position, after
-        end = self.end
-        end.problem = damage
-        self.has_more = position < stop and len(starts) == most
-        if not starts:
-            return needed
+            position = after
         self.run_end = position
-        self._is_after_large = not self._has_data and position - last >= LARGE_RECORD_BYTES
-        end.offset = self.data_start + position
-        end.records += len(starts)
-        end.is_closed = self.dump_at >= 0
-        # The next call computes what the next record needs.
-        return 0
+        return needed
 
 
 def locate_items(reader: FileReader, stop: int, wanted: Sequence[int]) -> list[int]:

@@ -6,7 +6,8 @@ import errno
 from typing import Final, NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader
-from kestrel.journal.cursor import ADDX, RUN_RECORDS, JournalCursor
+from kestrel.disk.run_cursor import RUN_RECORDS
+from kestrel.journal.cursor import ADDX, JournalCursor
 from kestrel.journal.records import ADDX_HEADER_BYTES
 
 _MIN_READ_BYTES: Final = 4096

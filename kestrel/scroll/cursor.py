@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Final
 
 from kestrel.disk.reader import PART_BYTES, DamagedRecord, FilePart, FileReader, UnfinishedRecord
-from kestrel.disk.repair import TORN_RECORD, ReadEnd
+from kestrel.disk.repair import TORN_RECORD
+from kestrel.disk.run_cursor import RUN_RECORDS, RunCursor
 from kestrel.scroll.records import (
     BELOW_ALL_IDS,
     EXPIRING_PUT_FIRST_BYTE,
@@ -24,13 +23,6 @@ from kestrel.scroll.records import (
     Targets,
     decode_record,
 )
-
-RUN_RECORDS: Final = 1 << 16
-"""Usual limit of the records of a run, which bounds the memory for their positions."""
-
-LARGE_ITEM_BYTES: Final = 64 * 1024
-SMALL_READ_BYTES: Final = 4096
-"""Bytes that are read after an item of `LARGE_ITEM_BYTES` or more if data is not wanted."""
 
 
 class ScrollItem:
@@ -51,14 +43,11 @@ class ScrollItem:
         self.end = end
 
 
-class ScrollCursor:
-    """A cursor that returns runs of the records that begin from `start` up to, but not at, `stop`.
+class ScrollCursor(RunCursor):
+    """A cursor over the records of a writer or reader file (`RunCursor`).
 
-    A record must begin at `start`, or it is 0 for the whole file. After `next`, `data` has the bytes of the file from
-    offset `data_start` on. `starts` has the positions in `data` where the records of the run begin, and `run_end` is
-    the end of the last one. `ids` has the id of each item, or for other records the id of the item before. `data_bytes`
-    is the size of the data of all items of the run. Without `has_data`, large items are not read completely, so
-    `run_end` may be beyond the end of `data`. `end` says how far the file is valid.
+    `start` is 0 for the whole file. `ids` has the id of each item, or for other records the id of the item before.
+    `data_bytes` is the size of the data of all items of the run. `last_id` is the id of the item before `start`.
 
     A file that does not begin with `magic` has no records. It is unfinished if it ends within the magic, otherwise
     damaged. The end of the file is a proper end, also after zeros, which a writer that preallocates its files leaves.
@@ -77,32 +66,17 @@ class ScrollCursor:
         part_bytes: int = PART_BYTES,
         last_id: int = BELOW_ALL_IDS,
     ) -> None:
-        self._reader = reader
-        self._part_bytes = part_bytes
-        self._stop = reader.size if stop is None else min(stop, reader.size)
-        self._has_data = has_data
+        super().__init__(reader, start, stop, has_data=has_data, part_bytes=part_bytes)
         self._is_writer = magic == WRITER_MAGIC
+        self._last_id = last_id
         self._pending: tuple[int, Targets] | None = None
         """Offset and targets of a TARGETS whose PUT has not been read yet, or None."""
         self._targets: dict[int, tuple[int, Targets]] = {}
         """Offset and targets of the TARGETS before each PUT of the run that has one, by the position of the PUT."""
         self._others: dict[int, ScrollFileRecord] = {}
         """The records of the run other than PUTs in their usual form, by their positions."""
-        self.is_over = False
-        """True if the valid records end before the end of the file, or at it with a TARGETS."""
-        self._is_after_large = False
-        self._part = FilePart(reader, start, b"")
-        self._offset = start
-        self._last_id = last_id
-        self.end = ReadEnd(start)
-        self.data = b""
-        self.data_start = start
-        self.starts: list[int] = []
         self.ids: list[int] = []
-        self.run_end = 0
         self.data_bytes = 0
-        self.has_more = False
-        """True if the next run begins in `data`."""
         if not start:
             self._begin(magic)
 
@@ -115,31 +89,14 @@ class ScrollCursor:
             problem = TORN_RECORD if is_unfinished else f"it does not begin with {magic.hex(' ')}"
             self._end_with(problem, is_unfinished=is_unfinished)
 
-    def _end_with(self, problem: str, *, is_unfinished: bool = False) -> None:
-        self.is_over = True
-        self.end.problem, self.end.is_unfinished, self.end.is_closed = problem, is_unfinished, False
-
     def next(self, most: int = RUN_RECORDS) -> bool:
         """Read the next run of at most `most` records. Return False if there is none. Raise OSError."""
-        reader = self._reader
-        needed = 0
-        self.starts, self.ids, self._others, self._targets = [], [], {}, {}
-        while not self.starts and not self.is_over and self._offset < self._stop:
-            if not self.has_more:
-                size = SMALL_READ_BYTES if self._is_after_large else self._part_bytes
-                self._part = reader.part(self._offset, max(min(size, self._stop - self._offset), needed))
-                self.data, self.data_start, self.run_end = self._part.data, self._offset, 0
-            needed = self._collect(most)
-            if needed > reader.size - self._offset:
+        has_run = super().next(most)
+        if self._pending is not None:
+            self.end.offset = self._pending[0]
+            if (self.is_over or self._offset >= self._reader.size) and self.end.problem is None:
                 self._end_with(TORN_RECORD, is_unfinished=True)
-        is_at_end = self.is_over or self._offset >= reader.size
-        if is_at_end and self._pending is not None and self.end.problem is None:
-            self._end_with(TORN_RECORD, is_unfinished=True)
-        return bool(self.starts)
-
-    def bounds(self) -> Iterator[tuple[int, int]]:
-        """Return the positions in `data` where each record of the run begins and ends."""
-        return pairwise([*self.starts, self.run_end])
+        return has_run
 
     def records(self) -> Iterator[tuple[int, ScrollFileRecord]]:
         """Yield the other records with their offsets. `has_data` must be set. Raise OSError."""
@@ -171,13 +128,12 @@ class ScrollCursor:
         while self.next():
             yield from self.items_of_run(first_id)
 
-    def _collect(self, most: int) -> int:
-        """Collect records of `data`. Return 0, or the least size of the next record if it is incomplete."""
+    def _collect(self, stop: int, most: int) -> int:
+        self.ids, self._others, self._targets = [], {}, {}
         data, starts, ids, unpack_head = self.data, self.starts, self.ids, PUT_HEAD.unpack_from
         part, position = self._part, self.run_end
         length, bytes_to_end = len(data), part.length
-        stop = min(length, self._stop - self.data_start)
-        needed = last = data_bytes = size = item_id = 0
+        needed = data_bytes = size = item_id = 0
         last_id, pending = self._last_id, self._pending
         while position < stop and len(starts) < most:
             first = data[position]
@@ -225,17 +181,9 @@ class ScrollCursor:
             starts.append(position)
             ids.append(last_id)
             pending = following
-            last, position = position, after
-        self.has_more = position < stop and len(starts) == most
-        if not starts:
-            return needed
-        self.run_end, self.data_bytes, self._last_id = position, data_bytes, last_id
-        self._is_after_large = not self._has_data and position - last >= LARGE_ITEM_BYTES
-        self._offset, self._pending = self.data_start + position, pending
-        self.end.records += len(starts)
-        self.end.offset = self._offset if pending is None else pending[0]
-        # The next call computes what the next record needs.
-        return 0
+            position = after
+        self.run_end, self.data_bytes, self._last_id, self._pending = position, data_bytes, last_id, pending
+        return needed
 
     def _decoded(self, data: bytes, position: int, part: FilePart) -> ScrollFileRecord | None:
         """Return a record other than a PUT in its usual form, or None if it is invalid or ends the file."""

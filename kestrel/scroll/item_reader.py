@@ -6,7 +6,8 @@ import errno
 from typing import Final, NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader
-from kestrel.scroll.cursor import RUN_RECORDS, ScrollCursor
+from kestrel.disk.run_cursor import RUN_RECORDS
+from kestrel.scroll.cursor import ScrollCursor
 from kestrel.scroll.records import WRITER_MAGIC
 
 _MIN_READ_BYTES: Final = 4096

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import ReadEnd
-from kestrel.scroll.cursor import SMALL_READ_BYTES, ScrollCursor, ScrollItem
+from kestrel.disk.run_cursor import SMALL_READ_BYTES
+from kestrel.scroll.cursor import ScrollCursor, ScrollItem
 from kestrel.scroll.records import BELOW_ALL_IDS, LARGEST_ID, PUT_EXPIRING_BYTES, WRITER_MAGIC
 from kestrel.scroll.writer_file import MARK_BYTES, NO_ITEMS, Counts, WriterFile, WriterMark, WriterTally
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from kestrel.disk.repair import TORN_RECORD, ReadEnd
+from kestrel.disk.run_cursor import LARGE_RECORD_BYTES, SMALL_READ_BYTES
 from kestrel.scroll import writer_file, writer_index
-from kestrel.scroll.cursor import LARGE_ITEM_BYTES, SMALL_READ_BYTES
 from kestrel.scroll.records import LARGEST_ID, Targets
 from kestrel.scroll.writer_file import (
     MARK_BYTES,
@@ -215,7 +215,7 @@ def test_damage_ends_the_file_and_earlier_items_count(record: bytes) -> None:
 
 
 def test_data_of_large_items_is_not_read() -> None:
-    sizes = [LARGE_ITEM_BYTES, 1 << 20, 5 << 20, 100_000, 3 << 20]
+    sizes = [LARGE_RECORD_BYTES, 1 << 20, 5 << 20, 100_000, 3 << 20]
     contents = WRITER + b"".join(put(item_id, bytes(size)) for item_id, size in enumerate(sizes, 1))
     reader, file = BytesReader(contents), WriterFile(b"work.1", 1)
     end = index_writer_file(reader, file)
@@ -240,7 +240,8 @@ def many(rng: random.Random, items: int) -> bytes:
     for _ in range(items):
         item_id += rng.choice((1, 1, 1, 1, 5))
         parts += [rng.choice((b"", b"", b"", X_ALONE, ALL_BUT_X, with_data(14, b"?" * 30)))]
-        data = bytes(rng.choice((0, 10, 300, 300, 300, LARGE_ITEM_BYTES, 70_000) if rng.random() < 0.05 else (10, 90)))
+        sizes = (0, 10, 300, 300, 300, LARGE_RECORD_BYTES, 70_000) if rng.random() < 0.05 else (10, 90)
+        data = bytes(rng.choice(sizes))
         parts += [put(item_id, data, expiry_ms=rng.choice((0, 9)))]
     return b"".join(parts)
 

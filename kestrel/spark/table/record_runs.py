@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from kestrel.disk.repair import ReadEnd
+from kestrel.disk.run_cursor import RunCursor
 
 PART_BYTES: Final = 2 * 1024 * 1024
 """Number of bytes of a file that are read at a time and become a batch; a single item may be larger."""
@@ -80,22 +81,6 @@ MOST_ROWS: Final = 1 << 15
 
 _FEW: Final = 1 << 14
 """Shorter runs are joined if data is not wanted, because a batch costs as much as a thousand rows."""
-
-
-class RunCursor(Protocol):
-    """The common interface of `JournalCursor` and `ScrollCursor`."""
-
-    data: bytes
-    data_start: int
-    starts: list[int]
-    run_end: int
-
-    @property
-    def end(self) -> ReadEnd:
-        """The end of the valid records that have been read, and the problem there."""
-
-    def next(self, most: int) -> bool:
-        """Read the next run of at most `most` records; return False at the end."""
 
 
 class RecordRun(NamedTuple):
