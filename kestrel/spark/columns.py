@@ -15,7 +15,6 @@ from kestrel.spark.options import SourceFailed
 _STRING, _INT, _LONG, _BINARY, _TIME = T.StringType(), T.IntegerType(), T.LongType(), T.BinaryType(), T.TimestampType()
 
 
-
 def struct_of(**kinds: T.DataType) -> T.StructType:
     """Return a struct with fields of these types, none of which may be null."""
     return T.StructType([T.StructField(name, kind, False) for name, kind in kinds.items()])
