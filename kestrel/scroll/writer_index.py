@@ -25,9 +25,7 @@ def index_writer_file(reader: FileReader, file: WriterFile, floor_id: int = 0) -
     """
     # A part has a header more than the distance of marks, so that each run begins with a mark.
     part_bytes, known_id = MARK_BYTES + PUT_EXPIRING_BYTES, file.last_id or BELOW_ALL_IDS
-    cursor = ScrollCursor(
-        reader, WRITER_MAGIC, file.size, has_data=False, part_bytes=part_bytes, last_id=known_id
-    )
+    cursor = ScrollCursor(reader, WRITER_MAGIC, file.size, has_data=False, part_bytes=part_bytes, last_id=known_id)
     last_id = max(floor_id, file.last_id)
     while cursor.next():
         first_id, start = cursor.ids[0], cursor.data_start

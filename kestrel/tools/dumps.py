@@ -23,7 +23,6 @@ from kestrel.tools.files.snapshot_files import (
 from kestrel.tools.formatting import count, ranges_of, show_path, show_queue, show_time, spell_queue
 from kestrel.tools.progress import Progress
 
-_ADDING: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE})
 _WITHOUT_XID: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.REMOVE, Opcode.REMOVE_TENTATIVE})
 
 _MOST_SHOWN: Final = 20
@@ -60,7 +59,7 @@ class JournalDump:
     def records(self) -> Iterator[tuple[FileReadResult, int, ShownRecord]]:
         """Yield every record with its file and offset."""
         for read, offset, record in self._contents.records():
-            data = record.data if adds(record) else None
+            data = record.data if record.adds_item else None
             yield read, offset, ShownRecord(record.name, record.size, data, partial(_journal_fields, record))
         self._open_reads = self._contents.open_reads
         for item in self._contents.items():
@@ -94,18 +93,13 @@ class JournalDump:
 
     def added(self) -> Iterator[bytes]:
         """Yield the data of all added items that the files still hold."""
-        return (record.data for _, _, record in self._contents.records(apply_records=False) if adds(record))
+        return (record.data for _, _, record in self._contents.records(apply_records=False) if record.adds_item)
 
     def queued(self) -> Iterator[bytes]:
         """Yield the data of the items that are in the queue."""
         self._contents.replay()
         for item in self._contents.items():
             yield item.data
-
-
-def adds(record: JournalFileRecord) -> bool:
-    """Return whether a record adds an item."""
-    return record.opcode in _ADDING and record.restates is None
 
 
 def _journal_fields(record: JournalFileRecord) -> tuple[dict[str, Any], list[str]]:
@@ -120,7 +114,7 @@ def _journal_fields(record: JournalFileRecord) -> tuple[dict[str, Any], list[str
     if record.restates is not None:
         fields["restates"] = record.restates
         shown.append(f"restates {count(record.restates, 'open read')}")
-    if adds(record):
+    if record.adds_item:
         fields |= {"data_bytes": len(record.data), "add_ms": record.add_ms, "expiry_ms": record.expiry_ms or None}
         shown.append(count(len(record.data), "byte"))
         if record.add_ms is not None:

@@ -37,14 +37,17 @@ BOTH_REPLIES = b"STORED\r\nVALUE work 0 5\r\nhello\r\nEND\r\n"
 # Start.
 
 
+@pytest.mark.needs("nc")
 def test_the_log_says_where_the_server_listens_and_what_to_try(processes: Processes) -> None:
     server = processes.serve(CONFIG, "--trust", "memcache=tcp:0:interface=127.0.0.1")
-    try_it = rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\nquit\r\n' | nc localhost {server.port}" + "\n"
-    eventually(lambda: try_it in server.logged(), "the log says what to try")
+    try_it = rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\nquit\r\n' | nc localhost {server.port}"
+    eventually(lambda: try_it + "\n" in server.logged(), "the log says what to try")
     log = server.logged()
     assert f"memcache: listening on 127.0.0.1:{server.port}\n" in log
     assert f"admin: listening on http://127.0.0.1:{server.port_of('admin')}/\n" in log
-    assert log.index("listening on") < log.index("printf")
+    assert log.index(f"memcache: listening on 127.0.0.1:{server.port}\n") < log.index("printf")
+    done = processes.run("sh", "-c", f"{try_it} > replies")
+    assert (done.returncode, (processes.folder / "replies").read_bytes()) == (0, BOTH_REPLIES)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +62,6 @@ def test_start_logs_one_line_for_each_port(processes: Processes, level: str, nam
     assert own[4].startswith("kestrel ") and own[5].startswith("Try it: ")
     assert own[6:] == ["kestrel is stopping", "kestrel has stopped"]
     assert (own != logged) is names_twisted
-
-
-@pytest.mark.needs("nc")
-def test_the_suggested_command_prints_both_replies(processes: Processes) -> None:
-    server = processes.serve(CONFIG)
-    try_it = rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\nquit\r\n' | nc localhost {server.port}"
-    eventually(lambda: try_it + "\n" in server.logged(), "the log says what to try")
-    assert server.logged().index(f"memcache: listening on 127.0.0.1:{server.port}\n") < server.logged().index("printf")
-    done = processes.run("sh", "-c", f"{try_it} > replies")
-    assert (done.returncode, (processes.folder / "replies").read_bytes()) == (0, BOTH_REPLIES)
 
 
 def test_queues_are_kept_in_the_state_directory_by_default(

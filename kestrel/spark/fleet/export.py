@@ -21,7 +21,6 @@ from kestrel.disk.files import Disk
 from kestrel.spark.columns import EXPORT_PROBLEM, EXPORT_TOTALS, EXPORTED_ITEMS, EXPORTED_TEXTS, batches_of
 from kestrel.spark.fleet.units import Unit, folders_of, found_readers, map_units, reader_units
 from kestrel.spark.options import SourceFailed
-from kestrel.tools.dumps import adds
 from kestrel.tools.files.folder import Folder, Found
 from kestrel.tools.files.journal_contents import JournalContents
 from kestrel.tools.files.scroll_contents import ScrollContents
@@ -130,7 +129,7 @@ def _of_journal(contents: JournalContents, which: ItemSelection) -> Iterator[_Re
             yield item.data, item.add_ms, item.expiry_ms, item.errors
     else:
         for _, _, record in contents.records(apply_records=False):
-            if adds(record):
+            if record.adds_item:
                 yield record.data, record.add_ms, record.expiry_ms, 0
 
 
