@@ -161,6 +161,7 @@ class Head:
                 break
             else:
                 store.take(True)
+                queue.touch()
                 moves.begin(item, target, drops=True)
             swept += 1
             expired += not is_placeholder

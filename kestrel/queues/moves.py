@@ -1,7 +1,8 @@
 """Moves of items from one queue to another, because they expired or failed too often.
 
 A moving item is an open read of its queue until it is committed in the target, and is then confirmed. So it is never
-lost. A crash in between leaves it in both queues.
+lost. A crash in between leaves it in both queues. It is put to the target only when the changes of its own queue are
+committed, because its put may still be refused.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class MoveSource(Protocol):
 
     name: bytes
     store: IQueueStorage
+
+    @property
+    def unsettled_batch(self) -> Batch | None:
+        """The latest batch that is not settled, if any."""
 
     def owns_store(self, store: IQueueStorage) -> bool:
         """Return True if `store` is the queue's current store and has not failed."""
@@ -136,7 +141,7 @@ class Moves:
         ended: MoveEnded | None = None,
         needs_queue: bool = False,
     ) -> None:
-        """Move an item that is an open read to the queue or alias `target`, in a later tick.
+        """Move an item, which is an open read and has touched the barrier, to the queue or alias `target`.
 
         If the target refuses the item, it is dropped with `drops`, or else put back. With `ended`, the item keeps its
         expiry time, and is put back without an error. With `needs_queue`, a target that keeps the item in no queue
@@ -147,8 +152,11 @@ class Moves:
         self._begun += 1
         move = _Move(self._begun, self._source.store, item, target, drops, ended, needs_queue)
         self._under_way.add(move)
-        self._unput.setdefault(target, deque()).append(move)
-        self._continue_later()
+        batch = self._source.unsettled_batch
+        if batch is None:
+            self._put_later(move)
+        else:
+            batch.when_settled(partial(self._put_later, move))
 
     def forget(self) -> None:
         """Forget all moves: the queue's store was replaced, or the queue was deleted."""
@@ -195,6 +203,11 @@ class Moves:
             stopping.callback(None)
 
     # Slices.
+
+    def _put_later(self, move: _Move) -> None:
+        if move in self._under_way:  # it was not forgotten meanwhile
+            self._unput.setdefault(move.target, deque()).append(move)
+            self._continue_later()
 
     def _continue_later(self) -> None:
         if not self._is_turn_due:

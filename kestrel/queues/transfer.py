@@ -98,8 +98,8 @@ class Transfer:
                 assert item is not None
                 self._taken += 1
                 self._under_way += 1
-                queue.moves.begin(item, self.target, drops=False, ended=self._item_ended, needs_queue=True)
                 queue.touch()
+                queue.moves.begin(item, self.target, drops=False, ended=self._item_ended, needs_queue=True)
                 if self._scheduler.exceeds_tick(began_s):
                     break
         except KestrelError as error:

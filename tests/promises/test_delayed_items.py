@@ -483,15 +483,34 @@ def test_failed_storage_of_delayed_items_is_reopened_with_all_of_them() -> None:
     storage.holds_commits = True
     client.send(set_(b"work/delay=5000", b"lost"))
     server.settle()
+    storage.holds_commits = False
     storage.end_commits(DELAYED_QUEUE, error=OSError("disk failed"))
     assert client.take().startswith(b"SERVER_ERROR ")
-    storage.holds_commits = False
     server.advance(1)
     client = server.connect()
     assert stat(client, b"work", "delayed_items") == "1"
     server.advance(5)
     assert items(client, b"work") == [b"kept"]
     assert stat(client, b"work", "delayed_items") == "0"
+
+
+def test_item_whose_put_is_refused_never_becomes_visible() -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage)
+    client, waiter = server.connect(), server.connect()
+    put_later(client, b"work", 1, b"kept")
+    storage.holds_commits = True
+    client.send(set_(b"work/delay=1", b"refused"))
+    assert waiter.ask(b"get work/t=60000\r\n") == b""
+    server.advance(5)
+    assert waiter.take() == b"", "the put may still fail"
+    storage.holds_commits = False
+    storage.end_commits(DELAYED_QUEUE, error=OSError("disk failed"))
+    assert client.take().startswith(b"SERVER_ERROR ")
+    server.advance(5)
+    assert waiter.take() == value(b"work/t=60000", b"kept")
+    server.advance(5)
+    assert items(server.connect(), b"work") == []
 
 
 def test_items_wait_while_their_storage_has_failed() -> None:

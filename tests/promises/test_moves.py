@@ -44,6 +44,32 @@ def warnings_about(events: Sequence[LogEvent], *names: str) -> list[str]:
     return [text for text in texts if any(name in text for name in names)]
 
 
+# Refused puts.
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        set_(b"work", b"expired", expiry=-1) + b"get work\r\n",
+        set_(b"work", b"failed") + b"get work/open\r\nget work/abort\r\n",
+    ],
+)
+def test_item_whose_put_is_refused_does_not_move(request_: bytes) -> None:
+    storage = SteppedStorage()
+    config = config_of("expireToQueue = 'other'\nmaxRedeliveries = 1\nerrorQueue = 'other'")
+    server = MemoryServer(storage, config=config)
+    client = server.connect()
+    storage.holds_commits = True
+    assert client.ask(request_) == b""
+    server.advance(A_WHILE_S)
+    assert storage.committing == [b"work"]
+    storage.end_commits(b"work", error=OSError("disk failed"))
+    storage.holds_commits = False
+    server.advance(A_WHILE_S)
+    assert client.take().startswith(b"SERVER_ERROR ")
+    assert [items(server.connect(), name) for name in (b"other", b"work")] == [[], []]
+
+
 # Crashes at every disk operation.
 
 
@@ -176,11 +202,10 @@ def test_expired_item_stays_open_until_target_is_safe() -> None:
     client.send(b"get work\r\n")
     server.settle()
     assert (open_count(), stat(looker, b"work", "items")) == ("1", "0")
-    assert b"late" in storage.committing
-    if b"work" in storage.committing:
-        storage.end_commits(b"work")
-        server.settle()
+    assert storage.committing == [b"work"]
+    storage.end_commits(b"work")
     server.advance(A_WHILE_S)
+    assert storage.committing == [b"late"]
     assert open_count() == "1", "its own queue is safe, the target is not"
     storage.end_commits(b"late")
     server.settle()
@@ -301,6 +326,8 @@ def test_item_is_kept_and_moved_later_if_target_failed(tmp_path: Path) -> None:
     server.advance(2)
     storage.holds_commits = True
     client.send(b"get work\r\n")
+    server.settle()
+    storage.end_commits(b"work")
     server.settle()
     storage.end_commits(b"late", error=OSError("no space left on device"))
     server.settle()

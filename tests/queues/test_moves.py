@@ -63,6 +63,8 @@ def test_waiter_gets_error_when_target_fails_at_limit_of_moves() -> None:
     storage.holds_commits = True
     assert waiter.ask(b"get work/t=60000\r\n") == b""
     assert counts(server, b"work") == (500, MAX_CONCURRENT_MOVES)
+    storage.end_commits(b"work")
+    server.settle()
     storage.end_commits(b"late", error=StorageError("disk failed"))
     assert waiter.take() == DISK_FAILED
     assert client.ask(b"get work\r\n") == DISK_FAILED, "later gets fail too"

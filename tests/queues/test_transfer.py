@@ -12,7 +12,7 @@ from kestrel.queues.moves import MOVE_RETRY_S
 from kestrel.queues.transfer import MAX_TRANSFERS, MAX_UNDER_WAY, Transfer, Transfers
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
-from tests.memcache_text import END, create, items, put, stat
+from tests.memcache_text import END, create, items, put, set_, stat
 
 ALL = 1_000_000
 
@@ -95,6 +95,8 @@ def test_few_items_are_on_their_way_and_a_stop_lets_them_arrive() -> None:
     server.settle()
     source = server.manager.queue(b"errors")
     assert (source.store.open_reads, transfer.moved, transfer.is_running) == (MAX_UNDER_WAY, 0, True)
+    storage.end_commits(b"errors")
+    server.settle()
     transfer.stop("it was stopped")
     assert transfer.is_running
     storage.holds_commits = False
@@ -283,3 +285,20 @@ def test_it_stops_when_the_server_takes_no_writes() -> None:
     server.settle()
     assert (transfer.is_running, transfer.reason) == (False, "the server takes no writes now")
     assert transfer.moved + int(stat(client, b"errors", "items")) == 300
+
+
+def test_item_whose_put_is_refused_does_not_move() -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage)
+    client = server.connect()
+    create(client, b"work")
+    storage.holds_commits = True
+    assert client.ask(set_(b"errors", b"refused")) == b""
+    transfer = start(server, b"errors", b"work")
+    server.settle()
+    assert storage.committing == [b"errors"], "the put may still fail"
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    server.advance(MOVE_RETRY_S)
+    assert not transfer.is_running
+    assert items(server.connect(), b"work") == []

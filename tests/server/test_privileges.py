@@ -79,7 +79,7 @@ def test_the_log_is_opened_by_the_user(done: list[str], monkeypatch: pytest.Monk
     monkeypatch.setattr(maker, "KestrelService", service)
     options = maker.Options()
     options.settings = Config()
-    options.parent = {"uid": 7, "gid": 8}
+    options.parent = {"uid": 7, "gid": 8, "nodaemon": True}  # a daemon would replace sys.__stderr__
     with pytest.raises(SystemExit):
         maker.Daemon(Clock(), options)
     opened = done.index("log opened")
