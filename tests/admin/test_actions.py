@@ -129,6 +129,8 @@ def test_a_move_is_stopped(logged: list[str]) -> None:
     admin.post("/api/queue/work/move?to=target")
     again = admin.post("/api/queue/work/move?to=target")
     assert (again.status, again.error) == (409, "items of work are already moving to target")
+    storage.end_commits(b"work")
+    admin.server.settle()
     assert admin.post("/api/queue/work/stop_move").json == {"done": "the move from work to target was stopped"}
     storage.holds_commits = False
     while storage.committing:

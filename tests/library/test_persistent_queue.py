@@ -759,6 +759,7 @@ def test_close_finishes_a_move(program: Program) -> None:
     elsewhere = program.queue(SYNCED, where="elsewhere")
     queue = program.queue(MOVES, lookup=lambda name: elsewhere)
     expire_an_item(program, queue)
+    program.reactor.end_turn()
     program.reactor.result(queue.close())
     assert (all_of(elsewhere), all_of(program.queue())) == ([b"one"], [])
 
