@@ -1,4 +1,4 @@
-"""A ZooKeeper for all tests of a process, and servers."""
+"""A ZooKeeper and servers, shared by all tests of a process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.server.running import Processes, Server
 _numbers = count()
 
 _RUN_ONE = {"ZooKeeper", "running_zookeeper"}
-"""Who imports one of these starts a ZooKeeper, as the fixture does."""
+"""A test module that imports one of these starts a ZooKeeper, as the fixture does."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """ZooKeeper is Java."""
+    """Mark the tests that need ZooKeeper, because it runs on Java."""
     folder = Path(__file__).parent
     for item in items:
         if item.path.parent == folder and isinstance(item, pytest.Function) and _has_zookeeper(item):
@@ -34,26 +34,26 @@ def _has_zookeeper(test: pytest.Function) -> bool:
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    """One that all tests of a process share: each has a path of its own, and none may kill it."""
+    """Return a ZooKeeper that all tests of a process share. Each test has its own path, and none may kill it."""
     with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as running:
         yield running
 
 
 @pytest.fixture
 def prefix() -> str:
-    """The path of server sets that no other test has."""
+    """Return a path for server sets that no other test uses."""
     return f"/tests/{next(_numbers)}"
 
 
 @pytest.fixture
 def sets(zookeeper: ZooKeeper, prefix: str) -> Sets:
-    """Two server sets, with nobody in them."""
+    """Return two empty server sets."""
     return Sets(zookeeper, prefix)
 
 
 @pytest.fixture(scope="session")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    """Two servers that all tests of a process share."""
+    """Return two servers that all tests of a process share."""
     with Processes(tmp_path_factory.mktemp("one")) as one, Processes(tmp_path_factory.mktemp("two")) as two:
         started = [one.start(SERVED), two.start(SERVED)]
         yield [server.serves() for server in started]
@@ -61,7 +61,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
 
 @pytest.fixture
 def servers(both: list[Server]) -> list[Server]:
-    """Two servers with nothing in them, which are in no set yet."""
+    """Return two empty servers that are in no set yet."""
     for server in both:
         with server.connect() as client:
             client.ask(b"delete work\r\n", b"DELETED\r\n")

@@ -1,4 +1,4 @@
-"""Real servers that join server sets, and what ZooKeeper has of them."""
+"""Real servers that join server sets, and their members in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tests.cluster.zookeeper import ZooKeeper
 from tests.server.running import Server, eventually
 
 IN_SETS: Final = {"Up": {READ, WRITE}, "WriteAvoid": {READ}, "ReadOnly": {READ}, "Quiescent": set[str]()}
-"""What the documents say of each status."""
+"""The sets of each status, as documented."""
 
 
 def config(zookeeper: ZooKeeper, prefix: str, more: str = "", session_timeout: str = "10s") -> str:
-    """Of a server that joins the sets below that path. `more` are further settings of ``[zookeeper]``.
+    """Return the settings of a server that joins the sets below that path. `more` are further settings of
+    ``[zookeeper]``.
 
-    A server that a busy machine keeps waiting is still in the sets.
+    With this session timeout, a server that is slow on a busy machine stays in the sets.
     """
     return (
         '\n[zookeeper]\nhost = "127.0.0.1"\n'
@@ -29,7 +30,7 @@ def config(zookeeper: ZooKeeper, prefix: str, more: str = "", session_timeout: s
 
 
 def members(client: Any, prefix: str) -> dict[str, list[int]]:
-    """The ports of the main endpoints in both sets; none where ZooKeeper does not say."""
+    """Return the ports of the main endpoints in both sets. A set that ZooKeeper does not return is empty."""
     return {name: _ports(client, f"{prefix}/{name}") for name in SERVER_SETS}
 
 
@@ -44,17 +45,17 @@ def _ports(client: Any, path: str) -> list[int]:
 
 
 def expected(statuses: dict[int, str]) -> dict[str, list[int]]:
-    """What the sets should be, of servers by port."""
+    """Return the expected ports of both sets, from the status of each server's port."""
     return {name: sorted(port for port, status in statuses.items() if name in IN_SETS[status]) for name in SERVER_SETS}
 
 
 def await_members(zookeeper: ZooKeeper, prefix: str, statuses: dict[int, str]) -> None:
-    """Return as soon as the sets hold exactly those."""
+    """Return as soon as the sets contain exactly these servers."""
     wanted = expected(statuses)
     eventually(lambda: members(zookeeper.client, prefix) == wanted, f"the members are {wanted}")
 
 
 def set_status(server: Server, status: str) -> None:
-    """As an operator does."""
+    """Change the status as an operator would."""
     with server.connect() as client:
         client.ask(b"status %b\r\n" % status.encode(), b"END\r\n")

@@ -1,4 +1,4 @@
-"""kestrel-cli of a server set in a real ZooKeeper, with real servers."""
+"""kestrel-cli with a server set in a real ZooKeeper, and real servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def begin(sets: Sets | str, *arguments: str) -> Child[bytes]:
 
 
 def run(sets: Sets | str, *arguments: str, given: bytes = b"") -> tuple[int, str, str]:
-    """Its exit status, what it shows, what it says."""
+    """Return the exit status, standard output and standard error."""
     with begin(sets, *arguments) as process:
         out, err = process.communicate(given)
     return process.returncode, out.decode(), err.decode()
@@ -37,7 +37,7 @@ def put(server: Server, *data: bytes) -> None:
 
 
 def end(process: Child[bytes]) -> tuple[int, str]:
-    """Ctrl-C; its exit status, and what it said."""
+    """Press Ctrl-C. Return the exit status and standard error."""
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     return process.returncode, err.decode()
@@ -48,10 +48,10 @@ def connections(server: Server) -> int:
         return int(client.stats()["curr_connections"])
 
 
-# Who is in the sets.
+# Members of the sets.
 
 
-def test_who_is_in_the_sets_is_shown_as_a_table_and_as_json(sets: Sets, servers: list[Server]) -> None:
+def test_members_are_shown_as_table_and_as_json(sets: Sets, servers: list[Server]) -> None:
     one, two = servers
     sets.join(one)
     sets.join(two, "read")
@@ -75,7 +75,7 @@ def test_who_is_in_the_sets_is_shown_as_a_table_and_as_json(sets: Sets, servers:
     }
 
 
-def test_that_nobody_is_in_the_sets_is_said_with_the_way_out(sets: Sets) -> None:
+def test_empty_sets_are_reported_with_the_way_out(sets: Sets) -> None:
     status, shown, said = run(sets, "servers")
     assert (status, shown, said) == (1, "", f"kestrel-cli: no server is in {sets.uri}\n")
     for arguments, which in (
@@ -92,7 +92,7 @@ def test_that_nobody_is_in_the_sets_is_said_with_the_way_out(sets: Sets) -> None
         assert f"no server that speaks {protocol} is in {which} of {sets.uri}; is one running that joins it?" in said
 
 
-def test_that_zookeeper_is_away_is_said_with_the_way_out() -> None:
+def test_unreachable_zookeeper_is_reported_with_the_way_out() -> None:
     with own_port() as port:
         for arguments in (["servers"], ["get", "--wait", "1h", "work"], ["put", "work"], ["status"]):
             status, shown, said = run(f"zk://127.0.0.1:{port}/k", "--timeout", "300ms", *arguments, given=b"a\nb\n")
@@ -104,7 +104,7 @@ def test_that_zookeeper_is_away_is_said_with_the_way_out() -> None:
                 assert said.endswith("0 items put; not put: items 1 and all that follow\n")
 
 
-def test_stats_go_on_while_zookeeper_is_away_and_show_the_servers_when_it_is_there(
+def test_stats_wait_for_zookeeper_and_then_show_the_servers(
     tmp_path: Path, servers: list[Server]
 ) -> None:
     with own_port() as port, closing(ZooKeeper(tmp_path, port)) as zookeeper:
@@ -123,7 +123,7 @@ def test_stats_go_on_while_zookeeper_is_away_and_show_the_servers_when_it_is_the
             assert end(watching)[0] == 0
 
 
-# What is said on the command line.
+# The command line.
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,12 @@ def test_stats_go_on_while_zookeeper_is_away_and_show_the_servers_when_it_is_the
         (["--server", "zk://zk1/k", "top"], "top asks the admin port"),
     ],
 )
-def test_what_makes_no_sense_is_said(arguments: list[str], said: str) -> None:
+def test_invalid_arguments_are_reported(arguments: list[str], said: str) -> None:
     status, shown, err = run("localhost", *arguments)
     assert (status, shown) == (2, "") and said in err and "secret" not in err and "Traceback" not in err
 
 
-def test_a_server_set_of_the_environment_may_have_commas_and_white_space_about_it() -> None:
+def test_server_set_of_the_environment_may_have_commas_and_spaces_around_it() -> None:
     with own_port() as port:
         _, _, said = run(f" zk://127.0.0.1:{port},localhost:{port}/k\n", "--timeout", "100ms", "status")
         assert f"zk://127.0.0.1:{port},localhost:{port}/k: Connection refused" in said
@@ -150,10 +150,10 @@ def test_a_server_set_of_the_environment_may_have_commas_and_white_space_about_i
         assert "must be the only server given" in said
 
 
-# Commands that go on for long.
+# Long commands.
 
 
-def test_a_monitor_follows_the_set_and_leaves_those_who_left(sets: Sets, servers: list[Server]) -> None:
+def test_monitor_follows_the_set_and_removes_servers_that_left(sets: Sets, servers: list[Server]) -> None:
     one, two = servers
     sets.join(one)
     put(one, b"a")
@@ -171,7 +171,7 @@ def test_a_monitor_follows_the_set_and_leaves_those_who_left(sets: Sets, servers
     assert items(one) == 1
 
 
-def test_a_load_from_standard_input_follows_the_set(sets: Sets, servers: list[Server]) -> None:
+def test_load_from_standard_input_follows_the_set(sets: Sets, servers: list[Server]) -> None:
     one, two = servers
     sets.join(one)
     with begin(sets, "put", "work") as load:
@@ -194,12 +194,12 @@ def test_a_load_from_standard_input_follows_the_set(sets: Sets, servers: list[Se
     assert int(out.split()[0]) == items(one) + items(two)
 
 
-def test_ctrl_c_while_zookeeper_is_waited_for_ends_it() -> None:
+def test_ctrl_c_ends_a_wait_for_zookeeper() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(PATIENCE_S)
         port = silent.getsockname()[1]
         with begin(f"zk://127.0.0.1:{port}/k", "--timeout", "1h", "get", "work") as get:
-            for _ in range(2):  # one attempt to connect has failed by then, and all there is to do is wait
+            for _ in range(2):  # one attempt to connect has failed by then, and the command only waits
                 silent.accept()[0].close()
             status, said = end(get)
             assert (status, said) == (130, "kestrel-cli: interrupted\n")

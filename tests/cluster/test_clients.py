@@ -1,4 +1,4 @@
-"""The clients of a server set in a real ZooKeeper, with real servers."""
+"""Clients of a server set in a real ZooKeeper, with real servers."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def test_puts_and_gets_follow_the_sets(protocol: str, sets: Sets, servers: list[
         assert items(one) == items(two) == 0
 
 
-def test_servers_that_join_and_leave_by_themselves_lose_nothing(
+def test_servers_that_join_and_leave_lose_no_item(
     tmp_path: Path, zookeeper: ZooKeeper, prefix: str
 ) -> None:
-    """A server leaves the sets, stops, and comes back, while somebody puts and somebody gets."""
+    """A server leaves the sets, stops, and comes back, while one thread puts and another gets."""
     put: list[bytes] = []
     unknown: list[bytes] = []
     got: list[bytes] = []
@@ -109,7 +109,7 @@ def test_servers_that_join_and_leave_by_themselves_lose_nothing(
     assert len(unknown) <= 2
 
 
-def test_a_get_that_waits_finds_a_server_that_joins_meanwhile(
+def test_waiting_get_uses_a_server_that_joins(
     sets: Sets, servers: list[Server], client: BlockingClient
 ) -> None:
     one, two = servers
@@ -128,7 +128,7 @@ def test_a_get_that_waits_finds_a_server_that_joins_meanwhile(
     join(joining)
 
 
-def test_a_process_that_was_forked_follows_by_itself(sets: Sets, servers: list[Server], client: BlockingClient) -> None:
+def test_forked_process_follows_the_sets_itself(sets: Sets, servers: list[Server], client: BlockingClient) -> None:
     one, two = servers
     sets.join(one)
     assert client.put("work", b"a")
@@ -142,7 +142,7 @@ def test_a_process_that_was_forked_follows_by_itself(sets: Sets, servers: list[S
                 status = 0
         finally:
             os._exit(status)
-    # What another thread held at the fork nobody gives back to the child: it may never end.
+    # A lock that another thread held at the fork is never released in the child, which may hang at its end.
     killing = threading.Timer(PATIENCE_S, os.kill, (child, signal.SIGKILL))
     killing.daemon = True
     killing.start()
@@ -154,7 +154,7 @@ def test_a_process_that_was_forked_follows_by_itself(sets: Sets, servers: list[S
     eventually(lambda: len(client.status()) == 2, "the parent still follows")
 
 
-def test_a_closed_client_has_no_session_and_can_be_used_again(
+def test_closed_client_has_no_session_and_can_be_used_again(
     sets: Sets, servers: list[Server], client: BlockingClient
 ) -> None:
     sets.join(servers[0])
@@ -165,7 +165,7 @@ def test_a_closed_client_has_no_session_and_can_be_used_again(
         eventually(lambda: threading.active_count() <= before, "its threads have ended")
 
 
-def test_a_client_that_is_dropped_has_no_session(sets: Sets, servers: list[Server]) -> None:
+def test_garbage_collected_client_has_no_session(sets: Sets, servers: list[Server]) -> None:
     sets.join(servers[0])
     before = threading.active_count()
     assert BlockingClient(sets.uri, timeout_s=PATIENCE_S).put("work", b"a")
@@ -173,7 +173,7 @@ def test_a_client_that_is_dropped_has_no_session(sets: Sets, servers: list[Serve
     eventually(lambda: threading.active_count() <= before, "its threads have ended")
 
 
-def test_zookeeper_that_is_away_at_first_is_said_and_found_later(tmp_path: Path, servers: list[Server]) -> None:
+def test_unreachable_zookeeper_is_reported_and_found_later(tmp_path: Path, servers: list[Server]) -> None:
     with (
         own_port() as port,
         closing(ZooKeeper(tmp_path, port)) as zookeeper,
@@ -199,7 +199,7 @@ def test_zookeeper_that_is_away_at_first_is_said_and_found_later(tmp_path: Path,
             client.put("work", b"a")
 
 
-def test_a_certificate_must_be_for_the_host_that_the_member_says_or_the_server_name(
+def test_certificate_must_match_the_member_or_the_server_name(
     processes: Processes, tmp_path: Path, sets: Sets
 ) -> None:
     authority = Authority(tmp_path)
@@ -260,7 +260,7 @@ def lines_of(program: Child[str]) -> list[str]:
     return out.splitlines()
 
 
-def test_a_twisted_program_follows_the_sets(sets: Sets, servers: list[Server]) -> None:
+def test_twisted_client_follows_the_sets(sets: Sets, servers: list[Server]) -> None:
     one, two = servers
     for name in SERVER_SETS:
         sets.put(name, b'{"serviceEndpoint": {"host": "a..b-", "port": 1}}')
@@ -275,9 +275,9 @@ def test_a_twisted_program_follows_the_sets(sets: Sets, servers: list[Server]) -
 
 
 @pytest.mark.parametrize("how", ["away", "hanging"])
-def test_the_reactor_never_waits_for_zookeeper(how: str) -> None:
+def test_reactor_does_not_wait_for_zookeeper(how: str) -> None:
     with own_port() as nobody, socket.create_server(("127.0.0.1", 0)) as silent:
         hosts = f"127.0.0.1:{nobody if how == 'away' else silent.getsockname()[1]}"
         put, ticks = lines_of(begin(f"zk://{hosts}/k", 1.0))
         assert put.startswith(f"no server: zk://{hosts}/k: ")
-        assert int(ticks.removeprefix("ticks ")) > 20  # of fifty and more
+        assert int(ticks.removeprefix("ticks ")) > 20  # of more than fifty

@@ -1,7 +1,4 @@
-"""tap-configs/cluster.toml, as it stands and with what it has as comments.
-
-Only what reaches outside of a test is replaced: folders, ports and hosts.
-"""
+"""tap-configs/cluster.toml, as it is and with its commented settings. Only folders, ports and hosts are replaced."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 
 def replaced(text: str, pattern: str, value: str) -> str:
-    """With that once in it."""
+    """Return the text with the only occurrence replaced."""
     changed, times = re.subn(pattern, value, text, flags=re.MULTILINE)
     assert times == 1, pattern
     return changed
@@ -44,7 +41,7 @@ def serve(processes: Processes, text: str, hosts: str, advertised: str, port: in
     return processes.serve(text, log="var/log/kestrel/kestrel.log", endpoint=f"tcp:{port}:interface=127.0.0.1")
 
 
-def test_a_server_by_it_joins_when_it_is_told_to(processes: Processes, zookeeper: ZooKeeper) -> None:
+def test_server_joins_when_its_settings_say_so(processes: Processes, zookeeper: ZooKeeper) -> None:
     with own_port() as port:
         server = serve(processes, TEXT, zookeeper.hosts, "127.0.0.1", port)
         eventually(lambda: "this server is now in none of the two sets" in server.logged(), "it knows ZooKeeper")
@@ -56,7 +53,7 @@ def test_a_server_by_it_joins_when_it_is_told_to(processes: Processes, zookeeper
         await_members(zookeeper, PREFIX, {port: "Up"})
 
 
-def test_what_it_has_as_comments_holds_as_well(processes: Processes, tmp_path: Path) -> None:
+def test_commented_settings_are_valid(processes: Processes, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     text = re.sub(r"^# (?=(advertiseAddress|credentials|acl|tls|caFile) = )", "", TEXT, flags=re.MULTILINE)
     assert text.count("\n# ") == TEXT.count("\n# ") - 5

@@ -1,15 +1,15 @@
-"""examples/cluster, run by its one command: its servers are there, are started again, and are stopped in order."""
+"""The command of examples/cluster starts, restarts and stops its servers."""
 
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import pytest
@@ -20,10 +20,12 @@ from tests.server.running import PATIENCE_S, ROOT, Processes, eventually, own_po
 
 RUN: Final = ROOT / "examples" / "cluster" / "run.py"
 PORTS_EACH: Final = 10
+PORT_RANGE: Final = (10_000, 32_000)
+"""Ports that the system gives to no connection by itself, so many consecutive ones are free."""
 
 
 class Example:
-    """The command, under way."""
+    """The running command."""
 
     def __init__(self, processes: Processes, *arguments: str) -> None:
         self._output = processes.folder / "said"
@@ -31,7 +33,7 @@ class Example:
             self.process = Child[bytes](
                 [sys.executable, RUN, *arguments],
                 cwd=processes.folder,
-                env=processes.environment(),  # with it all that is left behind is found
+                env=processes.environment(),  # its variables find all processes that are left behind
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -42,7 +44,7 @@ class Example:
         return self._output.read_text()
 
     def says(self, pattern: str, times: int = 1) -> list[str]:
-        """Wait until it has said that so often; what stands in the brackets."""
+        """Wait until its output has that many matches of the pattern. Return them."""
 
         def has_said() -> bool:
             found = re.findall(pattern, self.said())
@@ -59,20 +61,19 @@ class Example:
 
 @contextmanager
 def ports_for(servers: int) -> Iterator[int]:
-    """The first of as many ports in a row as those have; as `own_port`."""
-    with ExitStack() as held:
-        for _ in range(1000):
-            with ExitStack() as stack, suppress(OSError, OverflowError):
-                first = stack.enter_context(own_port())
-                for port in range(first + 1, first + servers * PORTS_EACH):
-                    holder = stack.enter_context(socket.socket())
-                    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    holder.bind(("127.0.0.1", port))
-                held.push(stack.pop_all())
-                break
-        else:
-            raise AssertionError("there are not so many free ports in a row")
-        yield first
+    """Yield the first of enough consecutive ports for that many servers. They are reserved as by `own_port`."""
+    wanted = servers * PORTS_EACH
+    for _ in range(1000):
+        first = random.randrange(*PORT_RANGE, wanted)
+        with ExitStack() as held:
+            try:
+                for port in range(first, first + wanted):
+                    held.enter_context(own_port(port))
+            except OSError:
+                continue
+            yield first
+            return
+    raise AssertionError(f"there are no {wanted} free consecutive ports")
 
 
 def kestrel_cli(processes: Processes, *arguments: str) -> str:
@@ -102,7 +103,7 @@ def test_one_command_starts_a_cluster_and_a_signal_stops_it_in_order(processes: 
         assert processes.running() == []
 
 
-def test_a_zookeeper_that_runs_already_is_joined_and_left_alone(
+def test_running_zookeeper_is_used_and_not_stopped(
     processes: Processes, zookeeper: ZooKeeper, prefix: str
 ) -> None:
     with ports_for(1) as base:
@@ -115,7 +116,7 @@ def test_a_zookeeper_that_runs_already_is_joined_and_left_alone(
         assert "ZooKeeper has stopped" not in example.said()
 
 
-def test_what_cannot_be_started_is_said_with_a_way_out(
+def test_failed_start_is_reported_with_the_way_out(
     processes: Processes, zookeeper: ZooKeeper, prefix: str
 ) -> None:
     taken = str(zookeeper.port)

@@ -1,4 +1,4 @@
-"""Who is in a server set, as a client of it knows."""
+"""The members of a server set, as its follower reports them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def join(zookeeper: ZooKeeper, path: str, each: Member) -> str:
 
 
 class Followed:
-    """A follower, and what it has told."""
+    """A follower and its reports."""
 
     def __init__(self, zookeeper: ZooKeeper, path: str, timeout_s: float = 10.0) -> None:
         self.told: queue.Queue[Members] = queue.Queue()
@@ -56,11 +56,11 @@ def followed(zookeeper: ZooKeeper, prefix: str) -> Iterator[Followed]:
         yield followed
 
 
-def test_sets_that_are_not_there_have_no_members(followed: Followed) -> None:
+def test_missing_sets_have_no_members(followed: Followed) -> None:
     assert followed.next() == followed.follower.members == Members()
 
 
-def test_those_who_come_and_go_are_told(followed: Followed, zookeeper: ZooKeeper, prefix: str) -> None:
+def test_members_that_join_and_leave_are_reported(followed: Followed, zookeeper: ZooKeeper, prefix: str) -> None:
     assert followed.next() == Members()
     join(zookeeper, f"{prefix}/read", member(1))
     assert followed.next() == Members((member(1),), ())
@@ -72,7 +72,7 @@ def test_those_who_come_and_go_are_told(followed: Followed, zookeeper: ZooKeeper
     assert followed.next() == Members((member(1),), (member(1),))
 
 
-def test_who_left_last_is_still_known(followed: Followed, zookeeper: ZooKeeper, prefix: str) -> None:
+def test_last_member_that_left_is_still_known(followed: Followed, zookeeper: ZooKeeper, prefix: str) -> None:
     followed.next()
     first = join(zookeeper, f"{prefix}/read", member(1))
     assert followed.next() == Members((member(1),), ())
@@ -84,7 +84,7 @@ def test_who_left_last_is_still_known(followed: Followed, zookeeper: ZooKeeper, 
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b'{"serviceEndpoint": {"host": "a"}}', b"[" * 50_000])
-def test_what_is_no_member_is_passed_over(
+def test_invalid_members_are_ignored(
     data: bytes, followed: Followed, zookeeper: ZooKeeper, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     followed.next()
@@ -97,7 +97,7 @@ def test_what_is_no_member_is_passed_over(
     assert any("is not a member of a server set" in record.getMessage() for record in caplog.records)
 
 
-def test_while_zookeeper_is_away_members_stay_and_then_are_followed_again(tmp_path: Path) -> None:
+def test_members_stay_while_zookeeper_is_away_and_are_followed_again(tmp_path: Path) -> None:
     with running_zookeeper(tmp_path) as zookeeper:
         join(zookeeper, "/sets/read", member(1))
         with closing(Followed(zookeeper, "/sets", 1.0)) as followed:
@@ -114,7 +114,7 @@ def test_while_zookeeper_is_away_members_stay_and_then_are_followed_again(tmp_pa
             assert followed.next() == Members((member(1), member(2)), (member(3),))
 
 
-def test_no_zookeeper_is_said_with_the_reason() -> None:
+def test_unreachable_zookeeper_is_reported_with_the_reason() -> None:
     with own_port() as port, closing(Follower(parse_server_set(f"zk://127.0.0.1:{port}/sets")).start()) as follower:
         with pytest.raises(ZooKeeperUnavailable, match=rf"zk://127\.0\.0\.1:{port}/sets: Connection refused"):
             follower.wait(0.5)
@@ -133,20 +133,20 @@ def interrupt(*_: object) -> None:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """SIGUSR1 raises `Interrupted`, as SIGINT raises KeyboardInterrupt."""
+    """Make SIGUSR1 raise `Interrupted`, as SIGINT raises KeyboardInterrupt."""
     before = signal.signal(signal.SIGUSR1, interrupt)
     yield
     signal.signal(signal.SIGUSR1, before)
 
 
 def codes_of(thread: int) -> list[CodeType]:
-    """What it is in, the innermost first."""
+    """Return the code objects of its stack, the innermost first."""
     return [frame.f_code for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_signal_ends_the_wait_also_where_it_does_not_wake_who_waits() -> None:
-    # As one that comes just before the thread begins to wait, and so is noticed when Python has the thread back.
+def test_signal_that_wakes_no_thread_ends_the_wait() -> None:
+    # The signal comes just before the thread begins to wait. Python handles it when the thread runs again.
     def signal_from_beside() -> None:
         eventually(lambda: Follower.wait.__code__ in codes_of(waiting)[1:], "it waits")
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)

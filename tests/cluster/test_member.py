@@ -1,4 +1,4 @@
-"""What stands in a server set of one server."""
+"""The data of a server in a server set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMBER = Member(
 )
 
 
-def test_the_json_is_that_of_twitters_server_sets() -> None:
+def test_json_is_that_of_twitters_server_sets() -> None:
     assert MEMBER.to_json() == (
         b'{"serviceEndpoint": {"host": "192.0.2.1", "port": 22133}, "additionalEndpoints": '
         b'{"memcache": {"host": "192.0.2.1", "port": 22133}, "thrift": {"host": "192.0.2.1", "port": 2229}, '
@@ -30,16 +30,16 @@ addresses = st.builds(Address, hosts, st.integers(1, 65535))
 
 
 @given(st.builds(Member, addresses, st.dictionaries(st.text(), addresses)))
-def test_what_is_written_is_read(member: Member) -> None:
+def test_written_member_can_be_read(member: Member) -> None:
     assert parse_member(member.to_json()) == member
 
 
-def test_what_others_say_besides_is_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     said = json.loads(MEMBER.to_json()) | {"shard": 3, "metadata": {"a": "b"}}
     assert parse_member(json.dumps(said).encode()) == MEMBER
 
 
-def test_where_a_member_does_not_say_what_it_speaks_its_main_endpoint_is_tried() -> None:
+def test_main_endpoint_is_used_if_a_member_names_no_protocol() -> None:
     member = parse_member(b'{"serviceEndpoint": {"host": "a", "port": 1}, "additionalEndpoints": {}}')
     assert member.address_of("thrift") == Address("a", 1)
     assert MEMBER.address_of("thrift") == Address("192.0.2.1", 2229)
@@ -67,6 +67,6 @@ def test_where_a_member_does_not_say_what_it_speaks_its_main_endpoint_is_tried()
         b"\xff",
     ],
 )
-def test_what_is_no_member_is_refused(data: bytes) -> None:
+def test_invalid_member_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_member(data)

@@ -1,4 +1,4 @@
-"""docs/cluster.md is true: its commands are run with the example's servers, and its code is run by a server."""
+"""The commands of docs/cluster.md run with the servers of the example, and a server runs its code."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Command lines and what they print, in the order of the page."""
+    """Return the command lines and their output, in the order of the page."""
     lines = "".join(blocks("console"))
     pairs = [each.partition("\n") for each in re.split(r"^\$ ", lines, flags=re.MULTILINE)[1:]]
     return [(command, output) for command, _, output in pairs]
 
 
 @pytest.mark.needs("java", "nc")
-def test_the_walk_prints_what_the_page_says(processes: Processes) -> None:
+def test_commands_print_what_the_page_shows(processes: Processes) -> None:
     tool = processes.write("kestrel-cli", f'#!/bin/sh\nexec {sys.executable} -m kestrel.tools.cli.command "$@"\n')
     tool.chmod(0o755)
     environment = processes.environment()
@@ -48,7 +48,7 @@ def test_the_walk_prints_what_the_page_says(processes: Processes) -> None:
     with own_port() as zookeeper, ports_for(3) as base:
 
         def here(text: str) -> str:
-            """With the ports of this test in place of those of the page."""
+            """Return the text with the ports of this test instead of those of the page."""
             text = text.replace(f":{ZOOKEEPER}/", f":{zookeeper}/")
             return re.sub(rf"\b{BASE // 100}\d\d\b", lambda match: str(int(match[0]) - BASE + base), text)
 
@@ -77,11 +77,11 @@ def test_the_walk_prints_what_the_page_says(processes: Processes) -> None:
 
 
 def columns(text: str) -> list[list[str]]:
-    """Words, by line: how wide a table is depends on the ports."""
+    """Return the words of each line. The width of a table depends on the ports."""
     return [line.split() for line in text.splitlines()]
 
 
-def test_what_stands_in_zookeeper_is_what_the_page_shows(
+def test_member_in_zookeeper_is_the_one_of_the_page(
     processes: Processes, zookeeper: ZooKeeper, prefix: str
 ) -> None:
     [shown] = map(json.loads, blocks("json"))
@@ -97,7 +97,7 @@ def test_what_stands_in_zookeeper_is_what_the_page_shows(
     assert json.loads(text) == shown
 
 
-def test_its_code_serves(processes: Processes, zookeeper: ZooKeeper, prefix: str) -> None:
+def test_server_runs_the_code_of_the_page(processes: Processes, zookeeper: ZooKeeper, prefix: str) -> None:
     [code], [given] = blocks("python"), blocks("toml")
     loads(given)
     [name] = set(re.findall(r'Initializer = "(\w+)\.', given))
@@ -121,7 +121,7 @@ def test_its_code_serves(processes: Processes, zookeeper: ZooKeeper, prefix: str
     assert files() == set()
 
 
-def test_every_line_of_the_log_is_in_the_table() -> None:
+def test_every_log_line_is_in_the_table() -> None:
     source = Path(announcer.__file__).read_text()
     texts = [each.value for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Constant)]
     said = [each for each in texts if isinstance(each, str) and re.search(r"\{(where|reason)\}", each)]
@@ -132,13 +132,13 @@ def test_every_line_of_the_log_is_in_the_table() -> None:
     assert [line for each in said if (line := str(each).format_map(names)) not in told] == []
 
 
-def test_who_is_in_which_set_is_what_the_page_says() -> None:
+def test_table_of_statuses_and_sets_is_true() -> None:
     rows = re.findall(r"^\| (\w+) \| (yes|no) \| (yes|no) \|", PAGE, re.MULTILINE)
     told = {status: (read == "yes", write == "yes") for status, read, write in rows}
     sets = {status.value: sets for status, sets in announcer.SETS_OF.items() if status.value != "Down"}
     assert told == {status: ("read" in each, "write" in each) for status, each in sets.items()}
 
 
-def test_its_ports_are_those_of_the_example() -> None:
+def test_ports_are_those_of_the_example() -> None:
     told = {int(port) for port in re.findall(r"127\.0\.0\.1:(\d{5})\b", PAGE)}
     assert told <= {BASE + server * PORTS_EACH + port for server in range(3) for port in range(4)}

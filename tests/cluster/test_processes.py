@@ -20,7 +20,7 @@ def logs(server: Server, text: str) -> None:
     eventually(lambda: text in server.logged(), f"the log says {text}")
 
 
-def test_a_server_joins_when_it_serves_and_says_all_its_endpoints(
+def test_server_joins_when_it_serves_with_all_its_endpoints(
     processes: Processes, zookeeper: ZooKeeper, prefix: str
 ) -> None:
     server = processes.serve(SERVED + config(zookeeper, prefix), "--thrift", ANY_PORT, "--text", ANY_PORT)
@@ -36,16 +36,16 @@ def test_a_server_joins_when_it_serves_and_says_all_its_endpoints(
     logs(server, f"In zk://127.0.0.1:{zookeeper.port}{prefix} this server is now in read and write")
 
 
-def test_it_leaves_by_its_status_and_at_its_stop(processes: Processes, zookeeper: ZooKeeper, prefix: str) -> None:
+def test_server_leaves_by_its_status_and_when_it_stops(processes: Processes, zookeeper: ZooKeeper, prefix: str) -> None:
     server = processes.serve(SERVED + config(zookeeper, prefix, session_timeout="10s"))
     for status in ("ReadOnly", "Quiescent", "WriteAvoid", "Up"):
         set_status(server, status)
         await_members(zookeeper, prefix, {server.port: status})
     server.stop()
-    assert members(zookeeper.client, prefix) == {"read": [], "write": []}  # long before the session would have ended
+    assert members(zookeeper.client, prefix) == {"read": [], "write": []}  # long before the session times out
 
 
-def test_a_server_that_was_killed_does_not_stand_there_twice(
+def test_killed_server_is_not_listed_twice(
     processes: Processes, zookeeper: ZooKeeper, prefix: str
 ) -> None:
     with own_port() as port:
@@ -59,7 +59,7 @@ def test_a_server_that_was_killed_does_not_stand_there_twice(
         await_members(zookeeper, prefix, {port: "ReadOnly"})
 
 
-def test_the_sets_are_left_at_once_and_commands_refused_after_the_grace_period(
+def test_sets_are_left_at_once_and_commands_refused_after_the_grace_period(
     processes: Processes, zookeeper: ZooKeeper, prefix: str
 ) -> None:
     server = processes.serve('statusChangeGracePeriod = "1h"\n' + SERVED + config(zookeeper, prefix))
@@ -70,7 +70,7 @@ def test_the_sets_are_left_at_once_and_commands_refused_after_the_grace_period(
         client.put(b"work", b"still taken")
 
 
-def test_queues_are_served_while_there_is_no_zookeeper_and_it_joins_when_there_is(
+def test_server_without_zookeeper_serves_and_joins_later(
     processes: Processes, tmp_path: Path
 ) -> None:
     with own_port() as port:
@@ -93,7 +93,7 @@ def test_queues_are_served_while_there_is_no_zookeeper_and_it_joins_when_there_i
             zookeeper.close()
 
 
-def test_a_zookeeper_that_hangs_holds_no_stop_up(processes: Processes, tmp_path: Path) -> None:
+def test_hanging_zookeeper_does_not_delay_a_stop(processes: Processes, tmp_path: Path) -> None:
     with running_zookeeper(tmp_path / "zookeeper") as zookeeper:
         server = processes.serve(SERVED + config(zookeeper, "/k", session_timeout="60s"))
         await_members(zookeeper, "/k", {server.port: "Up"})
@@ -106,7 +106,7 @@ def test_a_zookeeper_that_hangs_holds_no_stop_up(processes: Processes, tmp_path:
             zookeeper.thaw()
 
 
-def test_a_zookeeper_that_lost_its_data_is_joined_anew(processes: Processes, tmp_path: Path) -> None:
+def test_server_joins_again_after_zookeeper_lost_its_data(processes: Processes, tmp_path: Path) -> None:
     with running_zookeeper(tmp_path / "zookeeper") as zookeeper:
         server = processes.serve(SERVED + config(zookeeper, "/k", session_timeout="1s"))
         await_members(zookeeper, "/k", {server.port: "Up"})
@@ -116,13 +116,13 @@ def test_a_zookeeper_that_lost_its_data_is_joined_anew(processes: Processes, tmp
         await_members(zookeeper, "/k", {server.port: "Up"})
 
 
-def test_over_tls_the_name_of_the_host_is_verified(processes: Processes, tmp_path: Path) -> None:
+def test_tls_client_checks_the_name_of_the_host(processes: Processes, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with own_port() as plain, own_port() as port:  # one for the test, and one for servers
         zookeeper = ZooKeeper(tmp_path / "zookeeper", plain, over_tls(authority, port))
         try:
             zookeeper.start()
-            # An attempt to connect has a third of the session's time, and a machine may be busy.
+            # An attempt to connect has a third of the session timeout, and a machine may be busy.
             given = config(zookeeper, "/k", f'tls = true\ncaFile = "{authority.ca_file}"', session_timeout="30s")
             given = SERVED + given.replace(f"port = {plain}", f"port = {port}")
             server = processes.serve(given)
@@ -135,7 +135,7 @@ def test_over_tls_the_name_of_the_host_is_verified(processes: Processes, tmp_pat
             zookeeper.close()
 
 
-def test_both_initializers_replace_what_is_built_in(processes: Processes, zookeeper: ZooKeeper, prefix: str) -> None:
+def test_initializers_replace_the_built_in_ones(processes: Processes, zookeeper: ZooKeeper, prefix: str) -> None:
     processes.write(
         "ours.py",
         """
@@ -189,7 +189,7 @@ class Set:
         ),
     ],
 )
-def test_an_initializer_that_makes_nothing_of_use_is_refused_at_the_start(
+def test_invalid_initializer_is_refused_at_the_start(
     processes: Processes, zookeeper: ZooKeeper, prefix: str, code: str, said: str
 ) -> None:
     processes.write("ours.py", code)
@@ -213,7 +213,7 @@ def test_an_initializer_that_makes_nothing_of_use_is_refused_at_the_start(
         ('tls = true\nkeyFile = "key.pem"', "keyFile in [zookeeper] has no effect without certFile"),
     ],
 )
-def test_what_cannot_be_announced_is_refused_at_the_start(processes: Processes, wrong: str, said: str) -> None:
+def test_server_that_cannot_be_announced_does_not_start(processes: Processes, wrong: str, said: str) -> None:
     table = f'[zookeeper]\nhost = "zoo"\npathPrefix = "/k"\n{wrong}\n'
     server = processes.start(SERVED + table)
     assert server.exit_status() == 78

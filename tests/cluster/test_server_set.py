@@ -37,14 +37,14 @@ def session(zookeeper: ZooKeeper, **options: Any) -> Iterator[Any]:
 
 
 def members(zookeeper: ZooKeeper, path: str) -> list[int]:
-    """The ports of those in the set."""
+    """Return the ports of the members."""
     client = zookeeper.client
     client.sync(path)
     data = [client.get(f"{path}/{node}")[0] for node in sorted(client.get_children(path))]
     return [json.loads(each)["serviceEndpoint"]["port"] for each in data]
 
 
-def test_who_joins_is_there_once_under_kestrels_name(zookeeper: ZooKeeper, prefix: str) -> None:
+def test_member_is_listed_once_under_kestrels_name(zookeeper: ZooKeeper, prefix: str) -> None:
     with session(zookeeper) as client:
         server_set = ServerSet(client, f"{prefix}/read", member(1))
         assert verifyObject(IServerSet, server_set)
@@ -58,13 +58,13 @@ def test_who_joins_is_there_once_under_kestrels_name(zookeeper: ZooKeeper, prefi
         assert members(zookeeper, f"{prefix}/read") == []
 
 
-def test_with_the_session_the_member_goes(zookeeper: ZooKeeper, prefix: str) -> None:
+def test_member_ends_with_its_session(zookeeper: ZooKeeper, prefix: str) -> None:
     with session(zookeeper) as client:
         ServerSet(client, f"{prefix}/read", member(1)).join()
     assert members(zookeeper, f"{prefix}/read") == []
 
 
-def test_what_an_earlier_session_has_left_is_removed_and_others_are_left_alone(
+def test_node_of_an_earlier_session_is_removed_and_others_stay(
     zookeeper: ZooKeeper, prefix: str
 ) -> None:
     path = f"{prefix}/write"
@@ -83,7 +83,7 @@ def test_what_an_earlier_session_has_left_is_removed_and_others_are_left_alone(
         assert len(zookeeper.client.get_children(path)) == 3
 
 
-def test_what_somebody_has_removed_is_put_back(zookeeper: ZooKeeper, prefix: str) -> None:
+def test_removed_member_is_added_again(zookeeper: ZooKeeper, prefix: str) -> None:
     with session(zookeeper) as client:
         server_set = ServerSet(client, f"{prefix}/read", member(1))
         server_set.join()
@@ -94,7 +94,7 @@ def test_what_somebody_has_removed_is_put_back(zookeeper: ZooKeeper, prefix: str
         assert members(zookeeper, f"{prefix}/read") == [1]
 
 
-def test_where_all_went_well_its_own_node_alone_is_asked_for(
+def test_check_reads_only_its_own_node(
     zookeeper: ZooKeeper, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session(zookeeper) as client:
@@ -108,7 +108,7 @@ def test_where_all_went_well_its_own_node_alone_is_asked_for(
         assert members(zookeeper, f"{prefix}/read") == []
 
 
-def test_who_says_something_else_is_replaced(zookeeper: ZooKeeper, prefix: str) -> None:
+def test_changed_member_is_replaced(zookeeper: ZooKeeper, prefix: str) -> None:
     with session(zookeeper) as client:
         ServerSet(client, f"{prefix}/read", Member(Address("192.0.2.1", 1), {})).join()
         ServerSet(client, f"{prefix}/read", member(1)).join()
@@ -116,7 +116,7 @@ def test_who_says_something_else_is_replaced(zookeeper: ZooKeeper, prefix: str) 
         assert zookeeper.client.get(f"{prefix}/read/{node}")[0] == member(1).to_json()
 
 
-def test_an_expired_session_joins_again(zookeeper: ZooKeeper, prefix: str) -> None:
+def test_member_joins_again_after_its_session_expired(zookeeper: ZooKeeper, prefix: str) -> None:
     with session(zookeeper) as client:
         server_set = ServerSet(client, f"{prefix}/read", member(1))
         server_set.join()
@@ -129,7 +129,7 @@ def test_an_expired_session_joins_again(zookeeper: ZooKeeper, prefix: str) -> No
         assert members(zookeeper, f"{prefix}/read") == [1]
 
 
-def test_with_creator_all_others_may_read_and_not_change(zookeeper: ZooKeeper, prefix: str) -> None:
+def test_others_may_read_but_not_change_a_member_with_creator(zookeeper: ZooKeeper, prefix: str) -> None:
     path = f"{prefix}/read"
     with (
         session(zookeeper, credentials="kestrel:secret", acl=acl_of("everyone-read-creator-all")) as client,
@@ -147,7 +147,7 @@ def test_with_creator_all_others_may_read_and_not_change(zookeeper: ZooKeeper, p
         assert client.get_children(path) == []
 
 
-def test_a_list_of_entries_is_taken_as_it_stands(zookeeper: ZooKeeper, prefix: str) -> None:
+def test_list_of_access_entries_is_used_unchanged(zookeeper: ZooKeeper, prefix: str) -> None:
     acl = acl_of(("world:anyone:r", "digest:me:hash=:cdrwa"))
     assert [(each.perms, each.id.scheme, each.id.id) for each in acl] == [
         (1, "world", "anyone"),
@@ -158,7 +158,7 @@ def test_a_list_of_entries_is_taken_as_it_stands(zookeeper: ZooKeeper, prefix: s
         assert members(zookeeper, f"{prefix}/read") == [1]
 
 
-def test_a_stale_member_that_may_not_be_removed_is_no_obstacle(zookeeper: ZooKeeper, prefix: str) -> None:
+def test_stale_member_that_cannot_be_removed_is_ignored(zookeeper: ZooKeeper, prefix: str) -> None:
     path = f"{prefix}/read"
     zookeeper.client.ensure_path(prefix)
     zookeeper.client.create(path, acl=acl_of(("world:anyone:cr",)))

@@ -1,4 +1,4 @@
-"""How people say which server sets they mean."""
+"""URIs of server sets."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ def test_one_zookeeper_and_a_path() -> None:
     )
 
 
-def test_several_with_ports_and_who_we_are() -> None:
+def test_several_hosts_with_ports_and_a_user() -> None:
     uri = parse_server_set("zk://us%40er:p:w%2F@zk1:2182,[::1]:3,zk3/k/")
     assert uri == ServerSetUri(
         (Address("zk1", 2182), Address("::1", 3), Address("zk3", 2181)), "/k", "us@er:p:w/", None
     )
 
 
-def test_a_password_may_have_a_bracket() -> None:
+def test_password_may_have_a_bracket() -> None:
     assert parse_server_set("zk://me:[secret@zk1/k").credentials == "me:[secret"
 
 
-def test_over_tls() -> None:
+def test_uri_with_tls() -> None:
     assert parse_server_set("zks://zk1/k").tls == TlsOptions()
     assert parse_server_set("zks://zk1/k?ca=/a%20b.pem&cert=c&key=k&server-name=zoo").tls == TlsOptions(
         "/a b.pem", "c", "k", "zoo"
     )
 
 
-def test_as_text_there_is_no_password() -> None:
+def test_text_omits_the_password() -> None:
     uri = parse_server_set("zks://me:secret@zk1,zk2:7/k?ca=x")
     assert str(uri) == "zks://zk1:2181,zk2:7/k"
     assert "secret" not in repr(uri)
@@ -62,13 +62,13 @@ def test_as_text_there_is_no_password() -> None:
         ("zoo://me:secret@zk1/k", "is not a URI of server sets; write zk://host:2181/path"),
     ],
 )
-def test_what_makes_no_sense_is_said_without_the_password(text: str, problem: str) -> None:
+def test_error_omits_the_password(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem) as caught:
         parse_server_set(text)
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_is_no_server_set() -> None:
+def test_server_is_no_server_set() -> None:
     assert [is_server_set(text) for text in ("zk://a/b", "zks://a/b", "zk", "zk:2181", "")] == [
         *(True, True),
         *(False, False, False),

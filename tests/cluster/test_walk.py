@@ -1,6 +1,4 @@
-"""A walk through a cluster: a server is emptied, taken out, started anew and put back, under load.
-
-Nobody who puts or takes items notices.
+"""An upgrade of a server in a cluster under load: it is drained, removed, restarted and added again. No client notices.
 """
 
 from __future__ import annotations
@@ -27,31 +25,32 @@ SERVED: Final = 'queuePath = "queues"\nstatusFile = "status"\n[admin]\nhttpPort 
 PRODUCERS: Final = 2
 CONSUMERS: Final = 2
 BACKLOG: Final = 600
-"""So many items are in the queues of all servers together, as long as there are producers."""
+"""Limit of the items in the queues of all servers together while producers run."""
 
 MARGIN_S: Final = PATIENCE_S
-"""How much longer than the drain an item may wait, on a machine that is busy: none is left behind for ever."""
+"""Time that an item may wait longer than the drain, on a busy machine. Without a limit, an item could be left behind.
+"""
 
 
 class Ledger:
-    """Who has put what, who has had it, and how long it took. For all threads."""
+    """The items put and received, and the longest wait, for all threads."""
 
     def __init__(self) -> None:
         self.put: set[bytes] = set()
         """Items that a server has acknowledged."""
         self.received: Counter[bytes] = Counter()
-        """How often each was taken and confirmed."""
+        """Number of times that each was taken and confirmed."""
         self.longest_s = 0.0
-        """How long the item that waited the longest did so."""
+        """The longest wait of an item, in seconds."""
         self._lock = threading.Lock()
 
     def is_put(self, item: bytes) -> None:
-        """A server has it."""
+        """Record a put that a server has acknowledged."""
         with self._lock:
             self.put.add(item)
 
     def is_received(self, item: bytes) -> None:
-        """A consumer has had it."""
+        """Record an item that a consumer has confirmed."""
         waited_s = (time.monotonic_ns() - int(item.split()[1])) / 1e9
         with self._lock:
             self.received[item] += 1
@@ -59,14 +58,13 @@ class Ledger:
 
 
 class Users:
-    """Producers and consumers over a server set, each in a thread with a client of its own, for the time of a `with`.
-
-    At its end the producers stop, and the consumers when nothing is left to be had.
+    """Producers and consumers over a server set, each in a thread with its own client, for the time of a `with`. At its
+    end the producers stop first, and the consumers when no items are left.
     """
 
     def __init__(self, uri: str, protocol: Protocol, ledger: Ledger) -> None:
         self.failures: list[BaseException] = []
-        """What any request has raised, or else gone wrong; each is the end of a thread."""
+        """Errors and wrong results. Each has ended a thread."""
         self._uri = uri
         self._protocol = protocol
         self._ledger = ledger
@@ -119,7 +117,7 @@ class Users:
 
 
 class Cluster:
-    """Some servers, each with a folder and a port that it has again when it is started anew."""
+    """Some servers, each with its own folder and port."""
 
     def __init__(self, stack: ExitStack, folder: Path, zookeeper: ZooKeeper, prefix: str, count: int) -> None:
         self.uri = f"zk://{zookeeper.hosts}{prefix}"
@@ -142,32 +140,32 @@ class Cluster:
         return processes.start(given, endpoint=f"tcp:{port}:interface=127.0.0.1")
 
     def await_sets(self) -> None:
-        """Both sets are as the statuses say."""
+        """Wait until both sets have the members of these statuses."""
         await_members(self._zookeeper, self._prefix, self.statuses)
 
     def set_status(self, number: int, status: str) -> None:
-        """As an operator does; returns when the sets are so."""
+        """Change a status as an operator would. Return when the sets have changed."""
         set_status(self.servers[number], status)
         self.statuses[self._places[number][1]] = status
         self.await_sets()
 
     def upgrade(self, number: int) -> None:
-        """Stop a server in order, and start it on what it had."""
+        """Stop a server in an orderly way, and start it over its folder."""
         self.servers[number].stop()
         self.servers[number] = self._start(number).serves()
 
     def is_named(self, number: int) -> bool:
-        """Whether a set has it."""
+        """Return True if a set has the server."""
         sets = members(self._zookeeper.client, self._prefix)
         return any(self._places[number][1] in ports for ports in sets.values())
 
     def figure(self, number: int, name: str) -> int:
-        """What `stats` of that server says of the queue."""
+        """Return a figure of the queue from the server's `stats`."""
         with self.servers[number].connect() as client:
             return int(client.stats().get(f"queue_work_{name}", "0"))
 
     def is_empty(self, number: int) -> bool:
-        """As an operator looks."""
+        """Return True if the queue is empty, as an operator would check it."""
         return self.figure(number, "items") == self.figure(number, "open_transactions") == 0
 
 
@@ -178,7 +176,7 @@ def cluster(tmp_path: Path, zookeeper: ZooKeeper, prefix: str) -> Iterator[Clust
 
 
 @pytest.mark.parametrize("protocol", ["memcache", "thrift"])
-def test_a_server_is_drained_upgraded_and_put_back_and_every_item_is_received_once(
+def test_drained_and_upgraded_server_loses_and_duplicates_no_item(
     protocol: Protocol, cluster: Cluster
 ) -> None:
     ledger = Ledger()

@@ -1,4 +1,4 @@
-"""How a client of ZooKeeper comes back."""
+"""Reconnection of a ZooKeeper client."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.server.running import eventually
 SESSION_S = 0.9
 
 LONG_SESSION_S = 6.0
-"""Of which an attempt has a third: a machine that is busy may take as long again and more."""
+"""An attempt to connect has a third of this. A busy machine may take several times longer."""
 LET_IN = struct.pack("!iiiqi16s?", 37, 0, 10_000, 1, 16, b"", False)
-"""How ZooKeeper answers whom it lets in."""
+"""ZooKeeper's reply to an accepted session."""
 AUTH_FAILED = struct.pack("!iiqi", 16, -4, 1, -115)
 
 
 class Impostor:
-    """Answers as a test says, each connection in a thread of its own."""
+    """A server with the replies of a test. Each connection has its own thread."""
 
     def __init__(self, answer: Callable[[socket.socket], object]) -> None:
         self.times: list[float] = []
@@ -77,7 +77,7 @@ def impostor(
 
 
 def sends(*answers: bytes) -> Callable[[socket.socket], object]:
-    """Sends these, and waits until it is hung up on."""
+    """Return an answer: send these bytes, and wait until the client closes the connection."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(b"".join(answers))
@@ -97,20 +97,20 @@ def sends(*answers: bytes) -> Callable[[socket.socket], object]:
         ([LET_IN, struct.pack("!iiqi", 16, 5, 5, 0)], "the server is not a ZooKeeper"),
     ],
 )
-def test_nothing_that_is_sent_ends_the_attempts(sent: list[bytes], problem: str) -> None:
+def test_no_reply_ends_the_attempts(sent: list[bytes], problem: str) -> None:
     with impostor(sends(*sent)) as (server, client):
         eventually(lambda: len(server.times) > 2, "it tries again")
         eventually(lambda: connection_problem(client) == problem, "it says why")
 
 
-def test_whose_credentials_are_refused_tries_again() -> None:
+def test_client_with_refused_credentials_tries_again() -> None:
     with impostor(sends(LET_IN, AUTH_FAILED), credentials="user:secret") as (server, client):
         eventually(lambda: len(server.times) > 2, "it tries again")
         eventually(lambda: connection_problem(client) == "the credentials are refused", "it says why")
 
 
 class Pauses(threading.Event):
-    """The event that a client of kazoo waits on between two attempts, which records how long each wait was to be."""
+    """The event that a kazoo client waits on between two attempts. It records the times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def test_pauses_grow_while_a_server_accepts_and_closes(monkeypatch: pytest.Monke
         assert pauses.seconds[:4] == [0.1, 0.2, SESSION_S / 4, SESSION_S / 4]
 
 
-def test_an_answer_that_never_comes_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempt_without_a_reply_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_test, "RESPONSE_TIMEOUT_S", 0.05)
     with impostor(sends(LET_IN)) as (_, client):
         eventually(lambda: client.connected, "it is connected")
@@ -140,7 +140,7 @@ def test_an_answer_that_never_comes_is_not_waited_for_for_ever(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "a" * 70])
-def test_a_name_that_is_not_known_is_the_reason(name: str) -> None:
+def test_unknown_host_name_is_the_reason(name: str) -> None:
     client = zookeeper_client([Address(name, 1)], SESSION_S)
     client.start_async()
     try:
@@ -150,7 +150,7 @@ def test_a_name_that_is_not_known_is_the_reason(name: str) -> None:
         client.close()
 
 
-def test_who_is_let_in_and_not_answered_tries_again_within_the_time_of_the_session() -> None:
+def test_session_without_replies_is_tried_again_within_its_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         client = zookeeper_client([Address(*silent.getsockname())], LONG_SESSION_S)
@@ -163,12 +163,12 @@ def test_who_is_let_in_and_not_answered_tries_again_within_the_time_of_the_sessi
             for each in connections:
                 each.close()
             waits = [later - earlier for earlier, later in pairwise(times)]
-            assert min(waits) < LONG_SESSION_S  # those of kazoo have all of it, and a pause
+            assert min(waits) < LONG_SESSION_S  # kazoo's own attempts take all of it, and a pause
         finally:
             client.stop()
             client.close()
 
 
-def test_why_there_is_no_connection_is_known() -> None:
+def test_reason_for_a_missing_connection_is_known() -> None:
     client = zookeeper_client([Address("127.0.0.1", 1)], SESSION_S)
     assert connection_problem(client) == "no answer"

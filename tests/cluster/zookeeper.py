@@ -1,4 +1,4 @@
-"""A real ZooKeeper for tests: the one that comes with PySpark, in a process of its own, on a port of 127.0.0.1."""
+"""A real ZooKeeper for tests: the one of PySpark, in its own process, on a port of 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.server.running import eventually, own_port
 
 TICK_S: Final = 0.1
 SESSION_S: Final = PATIENCE_S
-"""Session timeout of `ZooKeeper.client`. No pause of a busy machine may end a session that no test ends."""
+"""Session timeout of `ZooKeeper.client`, long enough for a pause of a busy machine."""
 
 _JAVA: Final = (
     *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
@@ -38,7 +38,7 @@ _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 
 
 class ZooKeeper:
-    """One server, which keeps its port and its data when it is killed and started again."""
+    """A ZooKeeper server that keeps its port and data when it is killed and started again."""
 
     def __init__(self, folder: Path, port: int, settings: Mapping[str, object] | None = None) -> None:
         self.port = port
@@ -61,11 +61,11 @@ class ZooKeeper:
 
     @property
     def hosts(self) -> str:
-        """Where it is, as ZooKeeper's clients are told."""
+        """The address, as ZooKeeper's clients get it."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Returns when it answers."""
+        """Start the process. Return when it answers."""
         java = shutil.which("java")
         assert java is not None, "ZooKeeper wants Java 17 or later (Debian: apt-get install default-jre-headless)"
         spark = importlib.util.find_spec("pyspark")
@@ -83,20 +83,22 @@ class ZooKeeper:
         return self
 
     def _answers(self) -> bool:
-        """Return whether it serves. While it starts it may answer that it does not, and never close the connection."""
+        """Return True if it serves. During its start it may answer that it does not serve yet, and leave the connection
+        open.
+        """
         assert self._process is not None
         assert self._process.poll() is None, self._log.read_text()[-4000:]
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as connection:
-            connection.sendall(b"srvr")  # one of four letters that are allowed by default
+            connection.sendall(b"srvr")  # one of the commands that are allowed by default
             for line in connection.makefile("rb"):
                 if b"Mode: standalone" in line or b"not currently serving requests" in line:
                     return b"Mode: standalone" in line
         return False
 
     def kill(self) -> None:
-        """Kill the process, as when its machine fails; the data stays. `client` is a new one afterwards.
+        """Kill the process, as a failing machine would. Its data stays, and `client` is a new one afterwards.
 
-        The session of the old one might be over before a busy machine has started ZooKeeper again.
+        The old session might end before a busy machine has started ZooKeeper again.
         """
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
@@ -106,29 +108,29 @@ class ZooKeeper:
         self._close_client()
 
     def freeze(self) -> None:
-        """Have it hang: connections stay, and nothing is answered."""
+        """Suspend the process: connections stay open, and get no replies."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Have it go on."""
+        """Resume the process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def forget(self) -> None:
-        """Delete all data; it must not be running."""
+        """Delete all data of the stopped process."""
         assert self._process is None
         shutil.rmtree(self._folder / "data", ignore_errors=True)
 
     @cached_property
     def client(self) -> Any:
-        """A connected client for tests to read and change nodes with."""
+        """A connected client, with which tests read and change nodes."""
         client = zookeeper_client(parse_hosts(self.hosts), SESSION_S)
         client.start(PATIENCE_S)
         return client
 
     def expire(self, client: Any) -> None:
-        """Have that client of kazoo's lose its session: somebody else takes it up, and ends it."""
+        """End the session of a kazoo client: another client takes it over and ends it."""
         taker = KazooClient(self.hosts, timeout=10.0, client_id=client.client_id)
         taker.start()
         taker.stop()
@@ -146,7 +148,7 @@ class ZooKeeper:
 
 
 def over_tls(authority: Authority, port: int) -> dict[str, object]:
-    """What has one serve TLS as well, on that port, with a certificate for 127.0.0.1."""
+    """Return the settings that also serve TLS on that port, with a certificate for 127.0.0.1."""
     certificate, key = (Path(path).read_bytes() for path in authority.sign("127.0.0.1"))
     store = authority.folder / "zookeeper.p12"
     password = "in a test"
@@ -173,7 +175,7 @@ def over_tls(authority: Authority, port: int) -> dict[str, object]:
 
 @contextmanager
 def running_zookeeper(folder: Path) -> Iterator[ZooKeeper]:
-    """One for the time of a `with`."""
+    """Yield a ZooKeeper for the time of a `with`."""
     with own_port() as port:
         zookeeper = ZooKeeper(folder, port)
         try:

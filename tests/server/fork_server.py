@@ -1,4 +1,4 @@
-"""Servers that are forks of a process which has imported twistd and the server. The imports are most of a start.
+"""Servers that are forks of a process which has imported twistd and the server, because imports are most of a start.
 
 The forks are children of the test process, as if it had started them itself.
 """
@@ -30,7 +30,7 @@ _prctl: Final = ctypes.CDLL(None).prctl
 
 
 class ForkServer:
-    """The process that forks, as the test process sees it. It ends when the test process does."""
+    """The process that forks, as the test process sees it. It ends with the test process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

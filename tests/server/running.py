@@ -1,4 +1,4 @@
-"""Real server processes for tests, and a plain client; nothing of either is left behind."""
+"""Real server processes for tests, and a simple client. Nothing of them is left behind."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 TWISTD: Final = Path(sys.executable).with_name("twistd")
 ANY_PORT: Final = "tcp:0:interface=127.0.0.1"
 PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "KESTREL_PURE")
-"""What a server has of our environment."""
+"""The variables of the environment that a server inherits."""
 
 REQUESTS = {
     "memcache": (b"version\r\n", b"VERSION "),
     "text": (b"put work:\nhello\n\n", b"+1\n"),
     "thrift": (b"\0\0\0\x18\x80\x01\0\x01\0\0\0\x0bget_version\0\0\0\0\0", b"\0\0\0"),
 }
-"""A request of each protocol, and how its reply begins."""
+"""A request of each protocol, and the beginning of its reply."""
 
 
 def eventually(happened: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
-    """Return as soon as that is true of another process, which cannot tell us when; fail when it never is."""
+    """Return as soon as `happened` is true. Fail if that takes too long. It polls, because another process cannot
+    notify the test.
+    """
     deadline = time.monotonic() + within_s
     while not happened():
         assert time.monotonic() < deadline, f"after {within_s} s still not: {what}"
@@ -43,18 +45,18 @@ def eventually(happened: Callable[[], object], what: str, within_s: float = PATI
 
 
 @contextmanager
-def own_port() -> Iterator[int]:
-    """A port of 127.0.0.1 that is given to nobody else. Servers that are told to may listen there, one at a time."""
+def own_port(port: int = 0) -> Iterator[int]:
+    """Yield a reserved port of 127.0.0.1, on which one server at a time may listen: `port`, or a free one for 0."""
     with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: so both may have it
-        holder.bind(("127.0.0.1", 0))
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, so that both can bind the port
+        holder.bind(("127.0.0.1", port))
         yield holder.getsockname()[1]
 
 
 class Client:
-    """A blocking connection to this machine. Whatever takes too long is a failure.
+    """A blocking connection to this machine, with a time limit for each call.
 
-    `receive_buffer` is what the system holds for it, in bytes, in place of a buffer that grows.
+    `receive_buffer` is a fixed size for the socket's receive buffer, in bytes.
     """
 
     def __init__(self, port: int, receive_buffer: int | None = None) -> None:
@@ -67,11 +69,11 @@ class Client:
         self._received = b""
 
     def send(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all of the data."""
         self.socket.sendall(data)
 
     def receive(self, size: int) -> bytes:
-        """The next bytes: that many, or fewer when the server hangs up."""
+        """Return the next `size` bytes, or fewer if the server closes the connection."""
         chunks, received = [self._received], len(self._received)
         while received < size:
             chunk = self.socket.recv(min(1 << 20, max(65536, size - received)))
@@ -84,7 +86,7 @@ class Client:
         return together[:size]
 
     def line(self) -> bytes:
-        """The next line with its end, or what comes before the server hangs up."""
+        """Return the next line with its end, or the bytes before the server closes the connection."""
         while b"\n" not in self._received:
             chunk = self.socket.recv(65536)
             if not chunk:
@@ -94,31 +96,31 @@ class Client:
         return line + end
 
     def to_the_end(self) -> bytes:
-        """Everything until the server hangs up."""
+        """Return everything until the server closes the connection."""
         received = self._received
         self._received = b""
         chunks = [received]
-        with suppress(ConnectionError):  # with unread bytes at its end, a close arrives as a reset
+        with suppress(ConnectionError):  # a close with unread bytes arrives as a reset
             while chunk := self.socket.recv(1 << 20):
                 chunks.append(chunk)
         return b"".join(chunks)
 
     def expect(self, reply: bytes) -> None:
-        """Exactly these bytes come next."""
+        """Check that exactly these bytes come next."""
         assert self.receive(len(reply)) == reply
 
     def ask(self, request: bytes, reply: bytes) -> None:
-        """Send that; exactly this comes next."""
+        """Send a request, and check that exactly this reply comes next."""
         self.send(request)
         self.expect(reply)
 
     def put(self, queue: bytes, *items: bytes) -> None:
-        """Store the items, one request for each in one go."""
+        """Put the items, all requests at once."""
         self.send(b"".join(set_(queue, item) for item in items))
         self.expect(b"STORED\r\n" * len(items))
 
     def get(self, key: bytes) -> bytes | None:
-        """The item that `get key` brings, or None; `key` may have options."""
+        """Return the item of `get key`, or None. `key` may have options."""
         self.send(b"get %b\r\n" % key)
         first = self.line()
         if first == b"END\r\n":
@@ -130,7 +132,7 @@ class Client:
         return data
 
     def stats(self) -> dict[str, str]:
-        """What `stats` says."""
+        """Return the statistics."""
         self.send(b"stats\r\n")
         stats = {}
         while (line := self.line()) != b"END\r\n":
@@ -140,11 +142,11 @@ class Client:
         return stats
 
     def stop_sending(self) -> None:
-        """Half-close: no more comes from this side, which still reads."""
+        """Close the sending side only."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.socket.close()
 
     def __enter__(self) -> Self:
@@ -155,7 +157,7 @@ class Client:
 
 
 class Server:
-    """One process of the server, begun in the foreground, with its output in files."""
+    """A server process in the foreground. Its output is in files."""
 
     def __init__(self, process: Child[bytes], output: Path, log: Path) -> None:
         self.process = process
@@ -164,15 +166,15 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self.process.pid
 
     def stdout(self) -> str:
-        """What it printed so far."""
+        """Its standard output so far."""
         return self.output.read_text()
 
     def stderr(self) -> str:
-        """What it complained of so far."""
+        """Its standard error so far."""
         return self.output.with_suffix(".err").read_text()
 
     def logged(self) -> str:
@@ -185,7 +187,7 @@ class Server:
         return port_in(self.logged())
 
     def port_of(self, protocol: str) -> int:
-        """The port of the first endpoint of that protocol."""
+        """Return the port of the first endpoint of that protocol."""
         return port_in(self.logged(), protocol)
 
     def serves(self) -> Self:
@@ -199,54 +201,54 @@ class Server:
         return self
 
     def connect(self, receive_buffer: int | None = None, protocol: str = "memcache") -> Client:
-        """A new connection to it."""
+        """Return a new connection."""
         return Client(self.port_of(protocol), receive_buffer)
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal."""
         self.process.send_signal(number)
 
     def exit_status(self) -> int:
-        """Wait for its end."""
+        """Wait for the end, and return the exit status."""
         return self.process.wait()
 
     def stop(self) -> None:
-        """An orderly stop."""
+        """Stop in an orderly way."""
         self.signal(signal.SIGTERM)
         self.exit_status()
 
     def kill(self) -> None:
-        """The end that no process can prepare for."""
+        """Kill the process with SIGKILL."""
         self.process.kill()
         self.process.wait()
 
     def memory_bytes(self) -> int:
-        """Resident memory now."""
+        """The resident memory now."""
         return _memory(self.pid, "VmRSS")
 
     def peak_memory_bytes(self) -> int:
-        """The most resident memory it ever had."""
+        """The maximum of the resident memory so far."""
         return _memory(self.pid, "VmHWM")
 
     def cpu_s(self) -> float:
-        """How long it has worked, in seconds of a processor."""
+        """The processor time so far, in seconds."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def open_files(self) -> int:
-        """How many descriptors it holds."""
+        """The number of open descriptors."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
 def port_in(log: str, protocol: str = "memcache") -> int:
-    """The port of the first endpoint of that protocol, as the log says it."""
+    """Return the port of the first endpoint of that protocol, from the log."""
     found = re.search(protocol + r": listening on (?:https?://)?127\.0\.0\.1:(\d+)", log)
     assert found, f"no word of where it listens in:\n{log}"
     return int(found[1])
 
 
 def is_serving_in(log: str) -> bool:
-    """Whether the log says that the queues are loaded."""
+    """Return True if the log says that the queues are loaded."""
     return re.search(r"kestrel \S+ \((compiled|pure Python)\) serves \d+ queues?\b.*\n", log) is not None
 
 
@@ -257,10 +259,7 @@ def _memory(pid: int, field: str) -> int:
 
 
 class Processes:
-    """Starts servers in a scratch folder; whatever of them still runs at the end of a `with` is killed.
-
-    Nothing that they do by default reaches outside of the folder: it is their home and their working directory.
-    """
+    """Servers in a scratch folder, which is their home and working directory. All are killed at the end of a `with`."""
 
     may_fork = False
     """Whether servers may be forks (`tests/server/fork_server.py`). pytest turns it on; benchmarks do not."""
@@ -268,20 +267,20 @@ class Processes:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.command: tuple[str, ...] = (str(TWISTD),)
-        """What runs twistd; that of another environment serves with what is installed there."""
+        """The command that runs twistd, possibly that of another environment."""
         self.arguments: tuple[str, ...] = ()
-        """Of each server that is started in the foreground."""
+        """twistd's options for each server in the foreground."""
         self._mark = f"KESTREL_TEST={uuid.uuid4()}"
         self._servers: list[Child[bytes]] = []
 
     def write(self, name: str, text: str) -> Path:
-        """A file in the folder."""
+        """Write a file in the folder, and return its path."""
         path = self.folder / name
         path.write_text(text)
         return path
 
     def environment(self) -> dict[str, str]:
-        """The environment of each process; it carries the mark by which daemons are found again."""
+        """Return the environment of each process. It has a mark that finds daemons."""
         name, _, value = self._mark.partition("=")
         given = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         home = str(self.folder)
@@ -297,7 +296,7 @@ class Processes:
         logfile: str | None = None,
         others: Sequence[str] = ("text", "thrift", "admin"),
     ) -> list[str]:
-        """The command line that serves with these arguments; where memcache has an endpoint, the others have too."""
+        """Return the command line of a server. Protocols without an endpoint get one if memcache has one."""
         if "--memcache" in arguments:
             others = [f"--{protocol}" for protocol in others if f"--{protocol}" not in arguments]
             arguments += tuple(word for option in others for word in (option, ANY_PORT))
@@ -306,7 +305,7 @@ class Processes:
         return [*self.command, *foreground, f"--pidfile={pidfile}", *log, "kestrel", *arguments]
 
     def run(self, *command: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, with its output as text."""
+        """Run a command to its end. Its output is text."""
         with self._begin(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             out, err = process.communicate(timeout=timeout_s)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
@@ -329,7 +328,7 @@ class Processes:
     def start(
         self, config: str = "", *arguments: str, log: str | None = None, endpoint: str = ANY_PORT, pidfile: str = ""
     ) -> Server:
-        """A server in the foreground with that configuration; `log` is where that says that the log is."""
+        """Start a server in the foreground with that configuration. `log` is the file that the configuration names."""
         path = self.write("kestrel.toml", config)
         others = ("text", "thrift") if "httpPort" in config else ("text", "thrift", "admin")
         command = self.twistd(
@@ -338,7 +337,7 @@ class Processes:
         return self.launch(command, log=log)
 
     def launch(self, command: Sequence[str], *, log: str | None = None, **options: Any) -> Server:
-        """The server that this command runs in the foreground; `options` are those of Popen."""
+        """Start a server in the foreground by this command, with these options of Popen."""
         output = self.folder / f"server-{len(self._servers)}.out"
         with output.open("wb") as out, output.with_suffix(".err").open("wb") as err:
             process = self._begin(command, stdout=out, stderr=err, **options)
@@ -346,11 +345,11 @@ class Processes:
         return Server(process, output, self.folder / log if log is not None else output)
 
     def serve(self, config: str = "", *arguments: str, log: str | None = None, endpoint: str = ANY_PORT) -> Server:
-        """The same, when it has loaded its queues."""
+        """Start a server in the foreground, and return it when it has loaded its queues."""
         return self.start(config, *arguments, log=log, endpoint=endpoint).serves()
 
     def running(self) -> list[int]:
-        """Every process that was started here and still runs, daemons among them."""
+        """Return the ids of all processes that were started here and still run, including daemons."""
         # A fork shows the environment of the process that it was forked from.
         pids = [server.pid for server in self._servers if server.poll() is None and isinstance(server, ForkedChild)]
         mark = self._mark.encode()

@@ -1,4 +1,4 @@
-"""An environment of its own, with what the running one has and distributions that are really built and installed."""
+"""A Python environment of its own, in which distributions are built and installed. It inherits the running one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUILDER: Final = '[build-system]\nrequires = ["setuptools >= 77"]\nbuild-backend
 
 
 class ScratchEnvironment:
-    """Made in that folder, which is to be empty. The server in it is that of the checkout."""
+    """An environment in an empty folder. Its server is that of the checkout."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,11 +31,11 @@ class ScratchEnvironment:
 
     @property
     def twistd(self) -> tuple[str, ...]:
-        """The first words of a command line that runs its twistd."""
+        """The command that runs its twistd."""
         return str(self._python), str(TWISTD)
 
     def package(self, name: str, source: str, entry_points: Mapping[str, str], version: str = "1.0") -> Path:
-        """A folder as an author has it: one module with that source, and how it is to be built."""
+        """Write the folder of a distribution with one module, and return it."""
         folder = self._folder / name
         module = name.replace("-", "_")
         folder.mkdir()
@@ -49,7 +49,7 @@ class ScratchEnvironment:
         return folder
 
     def install(self, *arguments: str, folder: Path | None = None) -> None:
-        """What ``pip install`` does with these, in that folder, without a network."""
+        """Run ``pip install`` with these arguments in that folder, without a network."""
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(self._python), "install")
         options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation")
         command, folder = [*pip, *options, *arguments], folder or self._folder
@@ -57,5 +57,5 @@ class ScratchEnvironment:
         assert installed.returncode == 0, installed.stderr
 
     def drop_in(self, name: str, source: str) -> Path:
-        """A module in its ``twisted/plugins``."""
+        """Write a module in its ``twisted/plugins``."""
         return drop_in(self.site, name, source)

@@ -1,4 +1,4 @@
-"""The durable storages that whole servers are tried over, and what has to run for each."""
+"""The durable storages that tests of whole servers use."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ON_POSTGRES: Final = [pytest.mark.needs("postgresql"), pytest.mark.database]
 """Marks of a test that runs PostgreSQL."""
 
 SERVED: Final = (*BACKENDS, pytest.param("postgres", marks=ON_POSTGRES))
-"""Their names, as the parameters of a test or fixture."""
+"""The names, as parameters of a test or fixture."""
 
 
 @contextmanager
 def new_storage(name: str) -> Iterator[str]:
-    """What `--storage` is given for an empty storage of that name, which is there as long as the `with` lasts."""
+    """Yield the value of `--storage` for an empty storage of that name."""
     if name != "postgres":
         yield f"{name}:queues"
         return

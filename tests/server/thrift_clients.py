@@ -1,6 +1,6 @@
 """A blocking thrift client that thriftpy2 makes from kestrel.thrift.
 
-Run as a program it takes items with an auto-abort, prints their number, and holds them until it is killed:
+As a program it takes items with an auto-abort, prints their number, and holds them until it is killed:
 
     python -m tests.server.thrift_clients PORT QUEUE ITEMS AUTO_ABORT_MS
 """
