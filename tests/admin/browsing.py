@@ -1,4 +1,4 @@
-"""The admin port of a server in memory, and whoever asks it for something."""
+"""The admin port of a server in memory, and requests to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kestrel.testing.server import MemoryClient, MemoryServer
 
 @frozen
 class Reply:
-    """What was answered. `headers` by their names in small letters."""
+    """A response. The names of `headers` are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -29,20 +29,20 @@ class Reply:
 
     @property
     def json(self) -> Any:
-        """The body, which is JSON."""
+        """The body, parsed as JSON."""
         assert self.headers["content-type"] == "application/json"
         return json.loads(self.body)
 
     @property
     def error(self) -> str:
-        """Why it was refused, for people."""
+        """The error message of a refused request."""
         assert list(self.json) == ["error"]
         sentence: str = self.json["error"]
         return sentence
 
 
 class _Received(BytesIO):
-    """A socket, as far as http.client wants one; it stays open, so that what is left over can be looked at."""
+    """A socket for http.client. It stays open, so that the bytes left over can be checked."""
 
     def makefile(self, _: str) -> BytesIO:
         return self
@@ -52,7 +52,7 @@ class _Received(BytesIO):
 
 
 def reply_in(data: bytes, method: str = "GET") -> Reply:
-    """The one reply that these bytes are; raises `http.client.HTTPException` if it has not come whole."""
+    """Parse exactly one response. Raises `http.client.HTTPException` if it is incomplete."""
     received: Any = _Received(data)
     response = HTTPResponse(received, method=method)
     response.begin()
@@ -62,7 +62,7 @@ def reply_in(data: bytes, method: str = "GET") -> Reply:
 
 
 def request(method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b"") -> bytes:
-    """A request as it is sent, to localhost unless it says otherwise."""
+    """Return the bytes of a request, to localhost unless another host is given."""
     given = {"Host": "localhost:2223", **(headers or {})}
     if body or method == "POST":
         given.setdefault("Content-Length", str(len(body)))
@@ -71,7 +71,7 @@ def request(method: str, path: str, headers: Mapping[str, str] | None = None, bo
 
 
 class Admin:
-    """A server in memory with its admin port. `config` is TOML; `clock` is the port's own, if it has one."""
+    """A server in memory with its admin port. `config` is TOML. `clock` is the port's own clock, if it has one."""
 
     def __init__(
         self,
@@ -100,41 +100,40 @@ class Admin:
         factories["admin"] = self.site
 
     def connect(self) -> MemoryClient:
-        """A connection to the admin port."""
+        """Return a new connection to the admin port."""
         return self.server.connect("admin")
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Reply:
-        """Ask for something, on a connection of its own."""
+        """Send a request on a new connection, and return the response."""
         client = self.connect()
         reply = reply_in(client.ask(request(method, path, headers, body)), method)
         client.disconnect()
         return reply
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
-        """Ask for a page."""
+        """Get a page."""
         return self.ask("GET", path, headers)
 
     def post(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
-        """Ask for a change."""
+        """Post a change."""
         return self.ask("POST", path, headers)
 
     def send(self, *requests: bytes) -> list[bytes]:
-        """What a memcache client is answered."""
+        """Return the reply to a memcache client."""
         client = self.server.connect()
         replies = [client.ask(each) for each in requests]
         client.disconnect()
         return replies
 
     def advance(self, seconds: float, step: float = 10) -> None:
-        """Let time go by in steps, as it does."""
+        """Advance the time in steps, as it passes in a real server."""
         for each in _steps(seconds, step):
             self.server.advance(each)
 
 
 class WorkingClock(Clock):
-    """The clock of a server in memory, as the admin port has it, which goes on while a test says that it works.
-
-    `longest_s` is how long others had to wait for their turn at the most.
+    """The clock of a server in memory, which also advances while a test is busy. `longest_s` is the longest time that
+    others had to wait for their turn.
     """
 
     def __init__(self, server: MemoryServer) -> None:
@@ -146,7 +145,7 @@ class WorkingClock(Clock):
         self.turns = 0
 
     def work(self, seconds: float) -> None:
-        """Be busy so long."""
+        """Be busy for that time."""
         self._worked_s += seconds
         self.longest_s = max(self.longest_s, self._worked_s - self._turn_began_s)
 

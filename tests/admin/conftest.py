@@ -1,4 +1,4 @@
-"""Nothing that a client asks for may end in a traceback."""
+"""No request may cause a traceback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kestrel.admin import routes
 
 @pytest.fixture(autouse=True)
 def failures() -> Iterator[list[LogEvent]]:
-    """What failed in the test, as the log has it. A test that wants a failure takes it out of the list."""
+    """The failures in the log. A test that expects one removes it from the list."""
     found: list[LogEvent] = []
 
     def observe(event: LogEvent) -> None:
@@ -28,7 +28,7 @@ def failures() -> Iterator[list[LogEvent]]:
 
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of pages in place of the dashboard's, in one that has other files as well."""
+    """Return a folder of pages, used instead of the dashboard's. Its parent has other files as well."""
     folder = tmp_path / "package" / "pages"
     (folder / "inner").mkdir(parents=True)
     (folder.parent / "site.py").write_text("secret = 1")

@@ -1,4 +1,4 @@
-"""Who may ask the admin port for something, and who may change something by it."""
+"""The clients that may use the admin port, and those that may change something."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_requests_for_a_host_name_of_the_server_are_answered(host: str) -> None:
 @pytest.mark.parametrize("host", FOREIGN)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 def test_requests_for_an_unknown_host_name_are_refused(host: str, method: str) -> None:
-    """DNS rebinding: a page of another site, whose name its owner lets mean this machine."""
+    """DNS rebinding: the owner of another site lets its name resolve to this machine."""
     admin = Admin('[admin]\nhostNames = ["queues.example"]')
     reply = admin.ask(method, "/api/status/ReadOnly" if method == "POST" else "/api/overview", {"Host": host})
     assert reply.status == 403
@@ -116,7 +116,7 @@ def test_the_dashboard_and_programs_can_change_the_status(headers: dict[str, str
 
 
 def administered() -> Admin:
-    """A server that has a list of administrators."""
+    """Return a server with a list of administrators."""
     settings = Config(administrators=(b"CN=root",))
     return Admin(server=MemoryServer(session_settings=settings))
 
@@ -165,7 +165,7 @@ def test_other_clients_do_not_learn_whether_a_queue_exists() -> None:
 
 
 class Certified(MemoryTransport):
-    """TLS whose client has shown a certificate."""
+    """A TLS transport whose client has shown a certificate."""
 
     certificate: X509
 

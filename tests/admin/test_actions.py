@@ -1,4 +1,4 @@
-"""What administrators change by the admin port, over journals; and that each change stands in the log."""
+"""Changes by administrators at the admin port, over journals. Each change is logged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET = b"secret"
 
 @pytest.fixture
 def admin(tmp_path: Path) -> Admin:
-    """A server with two items in a journal, of which the first expires in a second."""
+    """Return a server with two items in a journal. The first expires in a second."""
     admin = Admin(server=MemoryServer(folder=tmp_path / "queues"))
     admin.send(set_(b"work", SECRET, 1), set_(b"work", SECRET))
     return admin
@@ -28,7 +28,7 @@ Held = tuple[Admin, SteppedStorage]
 
 @pytest.fixture
 def held() -> Held:
-    """A server with an item, and its storage, which holds back all commits."""
+    """Return a server with an item, and its storage, which holds all commits."""
     storage = SteppedStorage()
     admin = Admin(storage=storage)
     admin.send(set_(b"work", SECRET))
@@ -37,13 +37,13 @@ def held() -> Held:
 
 
 def restarted(admin: Admin) -> MemoryServer:
-    """The server anew, over what was safe."""
+    """Restart the server over its committed data."""
     admin.server.restart()
     return admin.server
 
 
 def said(logged: list[str]) -> list[str]:
-    """What stands in the log of changes by the admin port."""
+    """Return the log lines about changes by the admin port."""
     assert not [line for line in logged if "secret" in line]
     return [line.removeprefix("By the admin port: ") for line in logged if line.startswith("By the admin port: ")]
 
@@ -115,7 +115,7 @@ def test_items_are_moved_and_the_last_move_is_shown(admin: Admin, logged: list[s
 
 
 @pytest.mark.parametrize("query", ["", "?to=", "?items=1"])
-def test_a_move_without_target_is_refused(admin: Admin, query: str, logged: list[str]) -> None:
+def test_a_move_without_a_target_is_refused(admin: Admin, query: str, logged: list[str]) -> None:
     reply = admin.post(f"/api/queue/work/move{query}")
     assert (reply.status, reply.error) == (400, "the query needs to=QUEUE, the queue to move the items to")
     assert said(logged) == []

@@ -1,4 +1,4 @@
-"""Whatever clients do: `stats`, the admin port's calls and its metrics tell the same."""
+"""`stats`, the admin port and its metrics agree, whatever clients do."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ TOLD_OTHERWISE: Final = {"uptime", "time", "age"}
 
 
 def stats(client: MemoryClient) -> dict[str, str]:
-    """What `stats` tells."""
+    """Return the statistics."""
     lines = client.ask(b"stats\r\n").decode("latin-1").splitlines()
     assert lines.pop() == "END"
     return dict(line.removeprefix("STAT ").split(" ", 1) for line in lines)
 
 
 def split(name: str, queues: list[str]) -> tuple[str, str]:
-    """The queue that a figure of `stats` is about, and the figure; "" for the server."""
+    """Return the queue of a statistic, or "" for the server, and the figure."""
     if not name.startswith("queue_") or name in ("queue_creates", "queue_deletes", "queue_expires"):
         return "", name
     queue = max((queue for queue in queues if name.startswith(f"queue_{queue}_")), key=len)
@@ -99,7 +99,7 @@ def split(name: str, queues: list[str]) -> tuple[str, str]:
 
 
 def metrics(admin: Admin) -> dict[tuple[str, str], float]:
-    """Every sample by its name and its queue."""
+    """Return every sample by its name and queue."""
     families = text_string_to_metric_families(admin.get("/metrics").body.decode())
     return {
         (sample.name, sample.labels.get("queue", "")): sample.value
@@ -110,7 +110,7 @@ def metrics(admin: Admin) -> dict[tuple[str, str], float]:
 
 
 def in_metrics(found: dict[tuple[str, str], float], queue: str, figure: str) -> float | None:
-    """That figure as it stands in the metrics."""
+    """Return that figure in the units of the metrics."""
     prefix = "kestrel_queue_" if queue else "kestrel_"
     names = {"age_msec": "age_seconds", "oldest_age_msec": "oldest_age_seconds", "create_time": "created_seconds"}
     if name := names.get(figure):
@@ -119,7 +119,7 @@ def in_metrics(found: dict[tuple[str, str], float], queue: str, figure: str) -> 
 
 
 def check_agreement(admin: Admin, asking: MemoryClient) -> None:
-    """Every figure is the same wherever it is told."""
+    """Check that every figure is the same everywhere."""
     ostrich: Any = admin.get("/stats.json").json
     numbers = {**ostrich["counters"], **ostrich["gauges"]}
     found = metrics(admin)
@@ -147,7 +147,7 @@ def check_agreement(admin: Admin, asking: MemoryClient) -> None:
         else:
             assert overview["server"]["figures"].get(figure, exact) == exact, name
     for queue in queues:
-        for figure in TRAFFIC:  # which `stats` does not tell
+        for figure in TRAFFIC:  # not in `stats`
             exact = numbers[f"q/{queue}/{figure}"]
             told = in_metrics(found, queue, figure)
             assert told == rows[queue][figure] == alone[queue][figure] == exact, queue

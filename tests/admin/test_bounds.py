@@ -1,4 +1,4 @@
-"""How much a client of the admin port may send, how long it may take, and how many there may be."""
+"""Limits of the admin port: sizes, times and numbers of clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATUS = "/api/status/ReadOnly"
 
 
 def chunked(body: bytes) -> bytes:
-    """A request whose body has no length that is known before."""
+    """Return a chunked request, whose length is not known in advance."""
     head = request("POST", STATUS, {"Transfer-Encoding": "chunked", "Content-Length": "0"})
     return head.replace(b"Content-Length: 0\r\n", b"") + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
@@ -27,7 +27,7 @@ def test_a_small_body_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 100_000])
-def test_what_has_a_large_body_is_not_carried_out(size: int) -> None:
+def test_a_request_with_a_large_body_is_not_executed(size: int) -> None:
     admin = Admin()
     for sent in (request("POST", STATUS, body=b"x" * size), chunked(b"x" * size)):
         reply = reply_in(admin.connect().ask(sent))
@@ -35,7 +35,7 @@ def test_what_has_a_large_body_is_not_carried_out(size: int) -> None:
     assert admin.server.core.status.takes_writes
 
 
-def test_whoever_sends_without_an_end_is_hung_up_on() -> None:
+def test_a_client_that_sends_without_end_is_disconnected() -> None:
     admin = Admin()
     client = admin.connect()
     client.send(request("POST", STATUS, {"Content-Length": str(1 << 40)}))
@@ -180,7 +180,7 @@ ADMIN = Admin()
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(target=TARGETS, method=st.sampled_from(["GET", "HEAD", "POST"]))
 def test_every_path_gets_a_response(pages: object, target: str, method: str) -> None:
-    """And nothing fails: the fixture of every test here sees to that."""
+    """The fixture of every test here checks that nothing fails."""
     reply = ADMIN.ask(method, f"/{target}")
     assert reply.status in (200, 302, 400, 404, 405)
 

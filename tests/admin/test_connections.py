@@ -11,7 +11,7 @@ from tests.memcache_text import set_
 
 
 def listed(admin: Admin, query: str = "") -> list[dict[str, Any]]:
-    """The connections of one response."""
+    """Return the connections of one response."""
     told = admin.get(f"/api/connections{query}").json
     assert told["columns"] == list(COLUMNS)
     return [dict(zip(COLUMNS, row, strict=True)) for row in told["connections"]]

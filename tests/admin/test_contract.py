@@ -1,4 +1,4 @@
-"""What the dashboard and `kestrel-cli top` read: shapes, names and numbers."""
+"""The data for the dashboard and `kestrel-cli top`: shapes, names and figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def admin() -> Admin:
 
 
 def rows(admin: Admin) -> list[dict[str, Any]]:
-    """The queues of the overview."""
+    """Return the queues of the overview."""
     told = admin.get("/api/overview").json
     assert told["columns"] == COLUMNS
     return [dict(zip(COLUMNS, row, strict=True)) for row in told["queues"]]
@@ -126,7 +126,7 @@ def test_the_overview_omits_aliases_and_masked_queues(admin: Admin) -> None:
     assert [row["name"] for row in rows(admin)] == ["work"]
 
 
-def test_the_page_of_a_queue_has_all_details(admin: Admin) -> None:
+def test_the_details_of_a_queue(admin: Admin) -> None:
     admin.send(set_(b"work", b"12345") * 2, b"get work\r\n", b"get work+a\r\n", b"get work+b\r\n")
     told = admin.get("/api/queue/work").json
     assert told.keys() == {"name", "exists", "figures", "settings", "children", "failure", "latencies", "move"}
@@ -188,7 +188,7 @@ def test_the_failure_of_a_queue_is_shown_with_its_reason() -> None:
     assert admin.get("/stats.json").status == 200
 
 
-def test_the_page_of_the_server_has_all_details(admin: Admin) -> None:
+def test_the_details_of_the_server(admin: Admin) -> None:
     admin.send(set_(b"work", b"12345"), set_(b"other", b"123"), b"delete other\r\n")
     told = admin.get("/api/server").json
     assert told.keys() == {"figures", "settings", "latencies"}
@@ -246,7 +246,7 @@ def test_items_are_shown_up_to_4096_bytes_and_stay() -> None:
 
 
 def shown(admin: Admin, path: str) -> list[bytes]:
-    """The items of one response."""
+    """Return the items of one response."""
     return [base64.b64decode(item["data_base64"]) for item in admin.get(path).json["items"]]
 
 

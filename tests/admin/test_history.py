@@ -1,4 +1,4 @@
-"""An hour of queues: samples every ten seconds, gaps where nothing is known, and no more queues than there is room."""
+"""The history of the last hour: samples every ten seconds, gaps, and a limited number of queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.memcache_text import set_
 
 
 def started(config: str = "") -> Admin:
-    """A server that has begun to remember."""
+    """Return a server that records its history."""
     admin = Admin(config)
     admin.port.start()
     admin.server.settle()
@@ -26,7 +26,7 @@ def started(config: str = "") -> Admin:
 
 
 def hour(admin: Admin, *names: str) -> dict[str, Any]:
-    """The series of these queues; of the server without."""
+    """Return the series of these queues, or of the server."""
     series: dict[str, Any] = admin.get("/api/history?" + "&".join(f"queue={name}" for name in names)).json["series"]
     return series
 
@@ -69,7 +69,7 @@ def test_history_covers_one_hour() -> None:
 
 
 def test_missed_samples_are_a_gap_in_the_history() -> None:
-    """The process was stopped, or the machine asleep."""
+    """The process was stopped, or the machine was suspended."""
     admin = started()
     admin.send(set_(b"work", b"1"))
     admin.advance(10)
@@ -148,7 +148,7 @@ def test_history_of_a_queue_with_any_name_is_found() -> None:
 
 
 def sampled(server: MemoryServer) -> tuple[StatsHistory, MemoryClient]:
-    """A history that a test takes the samples of, and a client that has put an item to each of many queues."""
+    """Return a history whose samples the test takes, and a client that has put an item into each of many queues."""
     client = server.connect()
     client.ask(b"".join(set_(b"%d" % number, b"1") for number in range(200)))
     return StatsHistory(server.manager, server.clock, make_cooperator(server.clock), lambda: 1000), client
@@ -192,7 +192,7 @@ def test_no_step_of_a_sample_is_long() -> None:
 
 
 def test_a_stop_during_a_sample_logs_no_failure() -> None:
-    """The fixture of every test here sees to that."""
+    """The fixture of every test here checks that."""
     server = MemoryServer()
     clock = WorkingClock(server)
     admin = Admin(server=server, clock=clock)

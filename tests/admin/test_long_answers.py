@@ -1,4 +1,4 @@
-"""Answers about all queues: made as the client reads, so that a client that does not read costs little memory."""
+"""Responses about all queues are made as the client reads, so a client that does not read costs little memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KIB = 1024
 QUEUES = 1500
 CLIENTS = 10
 MOST_HELD_BYTES = 256 * KIB
-"""Of one answer: 64 KiB in the transport, the last piece, and what it takes to go on."""
+"""Memory of one response: 64 KiB in the transport, the last piece, and the state."""
 
 PATHS = ["/stats.json", "/stats.txt", "/metrics", "/api/overview"]
 
@@ -67,7 +67,7 @@ def test_queues_may_come_and_go_during_an_answer(path: str) -> None:
     assert reply.endswith(b"\r\n0\r\n\r\n")
 
 
-def test_memory_of_a_dropped_client_is_given_back(admin: Admin) -> None:
+def test_memory_of_a_dropped_client_is_freed(admin: Admin) -> None:
     client = admin.connect()
     client.reads = False
     client.ask(request("GET", "/stats.json"))

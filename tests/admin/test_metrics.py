@@ -1,4 +1,4 @@
-"""/metrics, as Prometheus reads it."""
+"""/metrics, in the format of Prometheus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STRANGE = (b'"quoted"', b"back\\slash", b"\\", b'\\"', b"\\n", b"\xe9t\xe9", b"\
 
 
 def families(admin: Admin) -> dict[str, Metric]:
-    """All families by name, each of which stands there once."""
+    """Return all families by name. Each must occur once."""
     reply = admin.get("/metrics")
     assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     text = reply.body.decode()
@@ -34,7 +34,7 @@ def families(admin: Admin) -> dict[str, Metric]:
 
 
 def values(family: Metric) -> Mapping[str, float]:
-    """The values of a figure by queue; of one that the server has once, by ""."""
+    """Return the values of a figure by queue. The queue of a server's figure is ""."""
     return {sample.labels.get("queue", ""): sample.value for sample in family.samples}
 
 
@@ -134,7 +134,7 @@ def test_histograms_are_cumulative_and_end_with_all() -> None:
 
 
 def total(family: Metric) -> float:
-    """The sum of a histogram."""
+    """Return the sum of a histogram."""
     (found,) = [sample.value for sample in family.samples if sample.name.endswith("_sum")]
     return found
 
@@ -146,7 +146,7 @@ def test_histograms_include_deleted_and_masked_queues() -> None:
     assert total(families(admin)["kestrel_request_size_bytes"]) == 6
 
 
-def test_queues_above_the_limit_are_counted_as_untold() -> None:
+def test_queues_above_the_limit_are_counted_as_omitted() -> None:
     admin = Admin("[admin]\nmaxQueueSeries = 3")
     for number in range(10):
         admin.send(set_(b"queue%d" % number, b"1"))

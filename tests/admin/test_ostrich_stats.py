@@ -1,4 +1,4 @@
-"""The figures as Kestrel's admin port gave them: whole, of a period, and since they were asked for last."""
+"""The statistics of Kestrel's admin port: totals, of a period, and since the last request."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ QUEUE_METRICS = {
     *("get_timeout_msec", "journal_rewrite_usec", "journal_rotation_usec", "request_size", "set_latency_usec"),
 }
 METRICS = {"delivery_latency_msec", "get_hit_latency_usec", "get_timeout_msec", "set_latency_usec"}
-"""What a Kestrel of 2.4.8 told after some puts and gets of two queues, but for figures of the JVM, of the network
-library that it used, and of the lists inside of its queues."""
+"""The statistics of Kestrel 2.4.8 after some puts and gets of two queues, without those of the JVM, of its network
+library, and of the lists inside its queues.
+"""
 
 
 def figures(admin: Admin, query: str = "") -> Any:
-    """What stats.json says."""
+    """Return the content of stats.json."""
     return admin.get(f"/stats.json{query}").json
 
 
 @pytest.fixture
 def admin() -> Admin:
-    """Of 50 items of five bytes, one was taken at once and 20 after a second."""
+    """Put 50 items of five bytes, take one at once, and 20 after a second."""
     admin = Admin()
     admin.send(set_(b"work", b"12345") * 50 + b"get work/open\r\nget work/abort\r\n")
     admin.server.advance(1)
@@ -151,7 +152,7 @@ def test_statistics_are_sorted_by_name(admin: Admin) -> None:
         assert list(section) == sorted(section)
 
 
-def test_text_and_json_say_the_same(admin: Admin) -> None:
+def test_text_and_json_are_equal(admin: Admin) -> None:
     reply = admin.get("/stats.txt")
     assert reply.headers["content-type"] == "text/plain; charset=utf-8"
     expected = []
@@ -191,7 +192,7 @@ def test_prefix_limits_the_statistics_to_matching_names(admin: Admin) -> None:
     assert text == b"counters:\n  q/work/put_bytes: 250\n  q/work/put_items: 50\ngauges:\nlabels:\nmetrics:\n"
 
 
-# Of a time.
+# Periods and namespaces.
 
 
 def test_a_period_shows_the_last_completed_one(admin: Admin) -> None:
@@ -325,7 +326,7 @@ def test_concurrent_requests_do_not_exceed_the_namespaces(admin: Admin, monkeypa
 
 @pytest.mark.parametrize("query", ["period=60", "namespace=a"])
 def test_a_page_of_another_site_starts_no_period_or_namespace(query: str) -> None:
-    """What is remembered for those who ask is bounded, and would be lost to them."""
+    """The number of remembered periods and namespaces is limited, so others would lose theirs."""
     admin = Admin()
     assert admin.get(f"/stats.json?{query}", {"Sec-Fetch-Site": "cross-site"}).status == 403
     assert not admin.server.clock.getDelayedCalls()
@@ -338,8 +339,8 @@ def test_a_stop_cancels_the_timers_of_periods() -> None:
     assert not admin.server.clock.getDelayedCalls()
 
 
-def test_only_so_many_answers_about_namespaces_are_on_their_way_at_once(admin: Admin) -> None:
-    """Each holds figures until its client has read it."""
+def test_concurrent_responses_about_namespaces_are_limited(admin: Admin) -> None:
+    """Each keeps figures in memory until its client has read it."""
     for number in range(50):
         admin.server.manager.queue(b"%d" % number + b"x" * 190)
     clients = [admin.connect() for _ in range(MAX_ANSWERS)]

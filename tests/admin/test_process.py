@@ -19,7 +19,7 @@ from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server
 
 
 class UnixConnection(HTTPConnection):
-    """To a socket in the file system."""
+    """An HTTP connection to a socket in the file system."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=PATIENCE_S)
@@ -36,7 +36,7 @@ def serve(processes: Processes, config: str = "") -> Server:
 
 
 def asked(connection: HTTPConnection, method: str, path: str) -> tuple[int, Any]:
-    """The status and what the JSON says."""
+    """Return the status and the parsed JSON of a response."""
     connection.request(method, path)
     response: HTTPResponse = connection.getresponse()
     return response.status, json.loads(response.read())

@@ -1,4 +1,4 @@
-"""How an answer leaves: in slices, no faster than it is read, and no longer than somebody reads it."""
+"""Responses are sent in slices, at the speed of the client, and end if the client does not read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIECES = 1000
 
 
 class PiecewiseAnswer:
-    """The answer of an admin site, in a thousand pieces. Making the piece of number `wrong_at` fails."""
+    """An admin site with one response of a thousand pieces. Making the piece `wrong_at` fails."""
 
     def __init__(self, admin: Admin, wrong_at: int = -1) -> None:
         self.pieces = 0
@@ -52,7 +52,7 @@ def made(admin: Admin) -> PiecewiseAnswer:
 
 @pytest.fixture
 def client(admin: Admin, made: PiecewiseAnswer) -> MemoryClient:
-    """Return a client that has asked for the answer and does not read it."""
+    """Return a client that has sent a request and does not read the response."""
     client = admin.connect()
     client.reads = False
     client.ask(request("GET", "/"))
@@ -68,7 +68,7 @@ def test_a_slow_reader_pauses_the_response(made: PiecewiseAnswer, client: Memory
 
 
 def test_a_response_waits_until_the_transport_accepts_data(admin: Admin, made: PiecewiseAnswer) -> None:
-    """TLS tells once that it is full, which may have been before there was this answer."""
+    """TLS reports only once that it is full, possibly before this response."""
     handle = admin.site.handle
     asking: Deferred[None] = Deferred()
     admin.site.handle = lambda asked: asking.addCallback(lambda _: handle(asked))
@@ -125,7 +125,7 @@ def test_the_done_callback_runs_after_the_response(admin: Admin) -> None:
 
 
 def late_answer() -> Deferred[AdminResponse]:
-    """Return an answer that is still to come, to a client that has disconnected."""
+    """Return a pending response to a client that has disconnected."""
     admin = Admin()
     answering: Deferred[AdminResponse] = Deferred()
     admin.site.handle = lambda asked: answering

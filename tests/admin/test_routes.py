@@ -1,4 +1,4 @@
-"""What is found where, and by which method."""
+"""The paths of the admin port and their methods."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def admin() -> Admin:
 
 
 @pytest.mark.parametrize("path", CALLS)
-def test_every_call_is_answered_and_head_has_its_headers(admin: Admin, path: str) -> None:
+def test_every_get_is_answered_and_head_has_its_headers(admin: Admin, path: str) -> None:
     whole, head = admin.get(path), admin.ask("HEAD", path)
     assert (whole.status, head.status, head.body) == (200, 200, b"")
     assert head.headers["content-type"] == whole.headers["content-type"]
@@ -104,7 +104,7 @@ def test_requests_create_no_queue(admin: Admin) -> None:
     assert admin.server.manager.all_queues() == before
 
 
-def test_every_call_is_answered_without_queues() -> None:
+def test_every_get_is_answered_without_queues() -> None:
     admin = Admin(server=MemoryServer())
     for path in CALLS:
         assert admin.get(path).status == (404 if "/queue/" in path else 200)

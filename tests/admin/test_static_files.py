@@ -1,4 +1,4 @@
-"""The dashboard's files, and that no other file is ever served."""
+"""The dashboard's files are served, and no others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_file_of_the_dashboard_is_served(pages: Path, path: str, content_type:
     assert reply.headers["cache-control"] == "no-cache"
 
 
-def test_a_large_file_comes_whole(pages: Path) -> None:
+def test_a_large_file_is_complete(pages: Path) -> None:
     large = b"0123456789" * 50_000
     (pages / "large.js").write_bytes(large)
     assert Admin().get("/pages/large.js").body == large

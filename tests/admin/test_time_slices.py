@@ -1,4 +1,4 @@
-"""Whoever asks about thousands of queues keeps nobody waiting."""
+"""Requests about thousands of queues delay no other work."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.admin.browsing import Admin, WorkingClock
 
 QUEUES = 5000
 LOOK_S = 0.0001
-"""How long it takes to look at a queue here."""
+"""The time to look at a queue."""
 
 PATHS = ("/metrics", "/api/overview", "/stats.json")
 
 
 class LookedAt(SteppedQueue):
-    """A queue that it takes time to look at."""
+    """A queue whose inspection takes time."""
 
     clock: WorkingClock | None = None
 
@@ -31,7 +31,7 @@ class LookedAt(SteppedQueue):
 
 
 class Storage(SteppedStorage):
-    """Has such queues."""
+    """A manager with such queues."""
 
     def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
         queue = LookedAt(name)

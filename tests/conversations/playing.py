@@ -1,12 +1,12 @@
-"""Plays a recorded conversation to a server over real sockets, or to one in memory where time has to go by.
+"""Plays a recorded conversation to a server over real sockets, or to one in memory if time has to pass.
 
-A step's `wait` was how long the recorder listened. Here it bounds what an answer may take, generously; silence is
-listened to for a moment only, and at the end every open connection is asked for the version: whatever was said
-too much, or was not said, shows then. A step that brings no answer is over when the server has taken in what was sent,
-or that this side has hung up; else the next one, on another connection, could come first.
+A step's `wait` was how long the recorder listened. Here it is a generous limit for a reply, and silence is checked only
+for a moment. At the end every open connection asks for the version, which shows extra or missing replies.
 
-A conversation with a `sleep` is played to a server in memory: a third of a second between two requests is no time on a
-machine that is busy, and there it goes by only where the recorder slept.
+A step without a reply ends when the server has read the request, or has noticed the disconnect. Otherwise the next
+step, on another connection, could come first.
+
+A conversation with a `sleep` is played to a server in memory, whose time passes only where the recorder slept.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Differs(AssertionError):
 
 
 class Conversation:
-    """One of the recorded ones: its protocol, a name, and steps."""
+    """A recorded conversation: its protocol, name and steps."""
 
     def __init__(self, recorded: Mapping[str, Any]) -> None:
         self.protocol: str = recorded["group"]
         self.name = f"{self.protocol}: {recorded['name']}"
         self.steps: list[Step] = recorded["steps"]
         self.is_timed = any("sleep" in step for step in self.steps)
-        """Whether what is answered hangs on how long the recorder slept."""
+        """Whether the replies depend on how long the recorder slept."""
 
 
 def recorded_conversations() -> dict[str, Conversation]:
-    """All of them by name, in the order in which they were recorded with one server."""
+    """Return all conversations by name, in the order of their recording with one server."""
     conversations = [Conversation(recorded) for recorded in json.loads(FILE.read_text())]
     by_name = {conversation.name: conversation for conversation in conversations}
     assert len(by_name) == len(conversations), "names must tell conversations apart"
@@ -58,7 +58,7 @@ def recorded_conversations() -> dict[str, Conversation]:
 
 
 class Line:
-    """One connection, and what came over it since the last step."""
+    """A connection, and its bytes since the last step."""
 
     def __init__(self, port: int, protocol: str) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
@@ -71,12 +71,12 @@ class Line:
         self.is_closed = False
 
     def send(self, data: bytes) -> None:
-        """Send it, also to a server that has hung up or does so meanwhile."""
+        """Send a request. The server may have closed the connection."""
         with suppress(ConnectionError):
             self._socket.sendall(data)
 
     def listen(self, expected: list[Reply], closes: bool, recorded_s: float = 0.0) -> list[Reply]:
-        """The next replies: as many as are expected, or all that come before the server hangs up."""
+        """Return the next replies: the expected number, or all until the server closes the connection."""
         patience_s = PATIENCE_S + recorded_s
         wants_all = closes or self.is_closed
         if not expected and not wants_all:
@@ -95,7 +95,7 @@ class Line:
         return replies
 
     def _receive(self, deadline: float) -> bool:
-        """Take in what comes. False when the time is up."""
+        """Read what has arrived. Return False if the time is over."""
         self._socket.settimeout(max(0.001, deadline - time.monotonic()))
         try:
             data = self._socket.recv(1 << 20)
@@ -108,7 +108,7 @@ class Line:
         return True
 
     def check_it_is_in_step(self) -> None:
-        """Ask for the version: nothing but that must come."""
+        """Ask for the version, and check that it is the only reply."""
         version = b"version\r\n" if self._protocol == "memcache" else b"version\n"
         expected = [Reply(b"VERSION" if self._protocol == "memcache" else b":version")]
         self.send(version)
@@ -117,16 +117,16 @@ class Line:
             raise Differs("afterwards the server had hung up")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def hang_up(self) -> None:
-        """The same, and have the server notice."""
+        """Close the connection, and wait until the server has noticed."""
         self.close()
         eventually(lambda: self._unread_by_server() is None, "the server has noticed")
 
     def _unread_by_server(self) -> int | None:
-        """How many bytes have come to the server's end that it has not read; None when it has closed that."""
+        """Return the number of bytes that the server has not read yet, or None if it has closed its end."""
         for row in TCP.read_text().splitlines()[1:]:
             _, local, remote, state, queues, *_ = row.split()
             if local.endswith(f":{self._server_port:04X}") and remote.endswith(f":{self._port:04X}") and state in OPEN:
@@ -135,7 +135,7 @@ class Line:
 
 
 class MemoryLine:
-    """The same of a server in memory, which has said all there is to say as soon as it is at rest."""
+    """A connection to a server in memory, which has replied to everything once it has settled."""
 
     def __init__(self, server: MemoryServer, protocol: str) -> None:
         self._client = server.connect(protocol)
@@ -143,29 +143,29 @@ class MemoryLine:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the server has hung up."""
+        """Whether the server has closed the connection."""
         return self._client.is_closed
 
     def send(self, data: bytes) -> None:
-        """Send it."""
+        """Send a request."""
         self._client.send(data)
 
     def listen(self, expected: list[Reply], closes: bool, recorded_s: float = 0.0) -> list[Reply]:
-        """All that came."""
+        """Return all bytes that arrived."""
         replies, rest = replies_in(self._client.take(), self._parse)
         return [*replies, Reply(rest)] if rest else replies
 
     def hang_up(self) -> None:
-        """Be gone."""
+        """Close the connection."""
         self._client.disconnect()
 
     def close(self) -> None:
-        """The same."""
+        """Close the connection."""
         self._client.disconnect()
 
 
 def play(conversation: Conversation, port: int, steps: Sequence[Step]) -> None:
-    """Play these steps of it to the server at that port; raises `Differs` at the first reply that is another."""
+    """Play the steps to the server at that port. Raises `Differs` at the first different reply."""
     assert not conversation.is_timed, "its steps could come too late"
     lines: dict[int, Line] = {}
     try:
@@ -185,7 +185,7 @@ def play(conversation: Conversation, port: int, steps: Sequence[Step]) -> None:
 
 
 def play_in_memory(conversation: Conversation, server: MemoryServer, steps: Sequence[Step]) -> None:
-    """The same to a server in memory, whose time goes by where the recorder slept."""
+    """Play the steps to a server in memory, whose time passes where the recorder slept."""
     lines: dict[int, MemoryLine] = {}
     for step in steps:
         if "sleep" in step:

@@ -1,7 +1,7 @@
-"""A stream of replies cut into replies, without what cannot be compared between two servers.
+"""Splits a stream into replies, without what differs between two servers:
 
-What cannot: the reason after CLIENT_ERROR and SERVER_ERROR; versions; of `stats` and `dump_stats` the figures
-that tell of time, journal size or the whole server, the order of queues, and lines after the original's.
+the reason after CLIENT_ERROR and SERVER_ERROR; versions; the figures of `stats` and `dump_stats` about time, journal
+size or the whole server; the order of queues; and lines that the original does not have.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Stats = dict[str, str]
 
 
 class Reply(NamedTuple):
-    """One reply in a form that two servers agree on. `stats` are those of `dump_stats` and `stats`."""
+    """A reply in a form that can be compared. `stats` are those of `dump_stats` and `stats`."""
 
     kind: bytes
     detail: bytes = b""
@@ -25,14 +25,14 @@ class Unfinished(Exception):
 
 
 Parse = Callable[[bytes], tuple[Reply, bytes]]
-"""The first reply of a stream, and what follows it. Raises `Unfinished`."""
+"""A parser, which returns the first reply of a stream and the rest. Raises `Unfinished`."""
 
 INCOMPARABLE_STATS: Final = frozenset({"age", "logsize"})
-"""Of a queue."""
+"""Figures of a queue that cannot be compared."""
 
 
 def replies_in(stream: bytes, parse: Parse) -> tuple[list[Reply], bytes]:
-    """The whole replies of a stream, and the beginning of one more."""
+    """Return the complete replies of a stream, and the incomplete one at its end."""
     replies = []
     while stream:
         try:
@@ -54,7 +54,7 @@ def _line(stream: bytes, end: bytes) -> tuple[bytes, bytes]:
 
 
 def memcache(stream: bytes) -> tuple[Reply, bytes]:
-    """The first reply of a memcache stream."""
+    """Parse the first reply of a memcache stream."""
     line, rest = _line(stream, b"\r\n")
     word = line.partition(b" ")[0]
     match word:
@@ -88,7 +88,7 @@ def _stats(stream: bytes) -> tuple[Reply, bytes]:
 
 
 def _dump(stream: bytes) -> tuple[Reply, bytes]:
-    """One block of `dump_stats`; the END after the last one is a reply of its own."""
+    """Parse one block of `dump_stats`. The END after the last one is a separate reply."""
     head, stream = _line(stream, b"\r\n")
     stats = {}
     while True:
@@ -103,7 +103,7 @@ def _dump(stream: bytes) -> tuple[Reply, bytes]:
 
 
 def text(stream: bytes) -> tuple[Reply, bytes]:
-    """The first reply of a text stream: a line, or those of `stats`. One that looks like a version is one."""
+    """Parse the first reply of a text stream: a line, or those of `stats`. A line that looks like a version is one."""
     line, rest = _line(stream, b"\n")
     if line.startswith(b":uptime "):
         while line != b"*":
@@ -121,7 +121,7 @@ PARSERS: Final[dict[str, Parse]] = {"memcache": memcache, "text": text}
 
 
 def differences(original: list[Reply], ours: list[Reply]) -> str | None:
-    """None when these replies are as good as the same, else what differs, in words."""
+    """Return None if the replies are equivalent, or a description of the difference."""
     if len(original) != len(ours):
         return f"{len(original)} replies, here {len(ours)}: {_shown(original)}, here {_shown(ours)}"
     for theirs, our in zip(original, ours, strict=True):
@@ -136,7 +136,7 @@ def differences(original: list[Reply], ours: list[Reply]) -> str | None:
 
 
 def queue_difference(original: Stats, ours: Stats) -> str | None:
-    """The original's lines first, in its order, and its figures where they can be compared."""
+    """Return the lines of the original first, in its order, with the figures that can be compared."""
     names = list(original)
     if list(ours)[: len(names)] != names:
         return f"lines {names}, here {list(ours)}"
@@ -162,7 +162,7 @@ _ABOUT_ALL_QUEUES: Final = frozenset({"queue_creates", "queue_deletes", "queue_e
 
 
 def stats_of_queue(stats: Stats, queue: str) -> Stats:
-    """The lines of `stats` about that queue, as in `dump_stats`."""
+    """Return the lines of `stats` about that queue, in the form of `dump_stats`."""
     prefix = f"queue_{queue}_"
     return {name.removeprefix(prefix): value for name, value in stats.items() if name.startswith(prefix)}
 

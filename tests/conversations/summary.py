@@ -1,6 +1,6 @@
-"""Says below a run how many of the recorded conversations were played, and which were not, and why.
+"""Prints after a test run how many recorded conversations were played, and which were not, and why.
 
-`tests/conftest.py` loads it, since the process that writes the summary need not be one that runs these tests.
+`tests/conftest.py` loads it, because the process that prints the summary may not run these tests.
 """
 
 import re
@@ -17,7 +17,7 @@ PLAYED = re.compile(r"test_conversations\.py::test_a_(timed_)?conversation_goes_
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many ran, and what did not."""
+    """The numbers of played conversations, and the others."""
     reports = [report for key in ("passed", "failed") for report in terminalreporter.getreports(key)]
     played = sum(PLAYED.search(report.nodeid) is not None and report.when == "call" for report in reports)
     if played:
@@ -27,7 +27,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def summary(played: int) -> Iterator[str]:
-    """The lines of the summary."""
+    """Return the lines of the summary."""
     conversations = recorded_conversations().values()
     timed = sum(conversation.is_timed for conversation in conversations)
     number = (len(conversations) - timed) * len(NAMES) + timed * len(BACKENDS)

@@ -1,7 +1,4 @@
-"""What is not as it was recorded: our differences on purpose.
-
-The numbers of the differences are those of docs/differences.md.
-"""
+"""Intended differences from the recordings. The numbers are those of docs/differences.md."""
 
 from __future__ import annotations
 
@@ -14,10 +11,8 @@ SERVER_ERROR: Final = "SERVER_ERROR reason\r\n"
 
 
 class Difference(NamedTuple):
-    """Where we answer otherwise, and what.
-
-    `answers` replaces, by the step's index, what was recorded: the reply and whether the server hangs up.
-    `afterwards` are steps to play besides.
+    """A difference. `answers` replaces recorded replies, by the index of the step: the reply, and whether the server
+    closes the connection. `afterwards` are further steps.
     """
 
     number: int
@@ -37,7 +32,7 @@ _REASON_AND_STAYS: Final = {0: (CLIENT_ERROR, False), 1: (VERSION, False)}
 _REASON_AND_HANGS_UP: Final = {0: (CLIENT_ERROR, True)}
 
 DIFFERENCES: Final[dict[str, Difference]] = {
-    # A reason where the original hangs up without a word; and it hangs up only where the stream is out of step.
+    # The original closes the connection without a reason; this server only if the stream cannot be continued.
     "memcache: spaces only line": Difference(2, _REASON_AND_HANGS_UP),
     "memcache: set 0 args": Difference(2, _REASON_AND_HANGS_UP),
     "memcache: set bytes negative -5": Difference(2, _REASON_AND_HANGS_UP),
@@ -56,11 +51,11 @@ DIFFERENCES: Final[dict[str, Difference]] = {
     # The two bytes after the data of a set.
     "memcache: set data shorter": Difference(3, {1: (CLIENT_ERROR, True)}, _then_nothing_is_stored("q7")),
     "memcache: double space in set": Difference(3, {0: (CLIENT_ERROR, True)}, _then_nothing_is_stored("dd")),
-    # Open reads come back in the order in which they were taken.
+    # Open reads return in the order of taking.
     "memcache: two open then disconnect: order seen by another": Difference(
         4, {6: (_value("q48", "1"), False), 7: (_value("q48", "2"), False)}
     ),
-    # A monitoring client that disconnects is noticed at once.
+    # The disconnect of a monitoring client is noticed at once.
     "memcache: monitor disconnect mid-way returns items": Difference(6, {3: (_value("q93", "1"), False)}),
     "text: spaces line": Difference(2, {0: ("-Unknown command: \n", False), 1: (TEXT_VERSION, False)}),
     "text: put illegal a.b": Difference(
@@ -70,26 +65,26 @@ DIFFERENCES: Final[dict[str, Difference]] = {
             1: (TEXT_VERSION, False),
         },
     ),
-    # Bytes stay as they are, and an expiry of 0 is never.
+    # Bytes are unchanged, and an expiry of 0 means never.
     "text: put latin1 high bytes": Difference(9, {1: (":\xe9\xff\n", False)}),
     "text: put expiry 0": Difference(9, {2: (":a\n", False)}),
-    # What stands behind a monitor is answered.
+    # Requests behind a monitor are answered.
     "text: monitor pipelined": Difference(12, {1: (":a\n*\n" + TEXT_VERSION, False)}),
-    # Commands that Kestrel has in the memcache protocol alone.
+    # Commands that only the memcache protocol of Kestrel has.
     "text: abort? reload? stats?": Difference(14, {1: ("+0\n", False), 2: (":uptime 0\n*\n", False)}),
-    # Names over 200 bytes.
+    # Names of more than 200 bytes.
     "memcache: long name 255": Difference(12, _REASON_AND_STAYS),
 }
 
 NEEDS: Final[dict[str, tuple[str, str]]] = {
-    # Conversations that the recording lacks had done this.
+    # Changes by conversations that were not recorded.
     "memcache: dump_stats two": ("set q102 0 0 5\r\nhello\r\n", "STORED\r\n"),
     "memcache: dump_stats trailing names of alias": (2 * "set al 0 0 1\r\nx\r\n", 2 * "STORED\r\n"),
     "memcache: quiescent: monitor": ("status Quiescent\r\n", "END\r\n"),
 }
-"""What to send before, and what is answered, to have the server as it was."""
+"""Requests and their replies that prepare the server for the conversation."""
 
 QUEUES_WITH_OTHER_STATS: Final = {
     "q97": "here a flush brings no queue into being",
 }
-"""Whose lines of `stats` are not compared, and why."""
+"""Queues whose lines of `stats` are not compared, and why."""

@@ -1,7 +1,7 @@
-"""The original's recorded conversations, byte for byte but for what we do otherwise on purpose.
+"""The recorded conversations of the original, byte for byte except for intended differences.
 
-One server takes part in all of them, in the order in which they were recorded; and then another, over the next of the
-durable backends. Those in which the recorder slept are played to servers in memory, whose time is the test's.
+One server plays all of them, in the order of the recording, and then another server over the next durable storage.
+Those in which the recorder slept are played to servers in memory, whose time the test controls.
 """
 
 import re
@@ -36,12 +36,12 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def played(server: Server) -> list[Conversation]:
-    """Those in which that server has taken part."""
+    """The conversations that the server has played."""
     return []
 
 
 def expected_steps(conversation: Conversation) -> list[Step]:
-    """The recorded steps with our differences in place of what was recorded."""
+    """Return the recorded steps with the intended differences."""
     difference = DIFFERENCES.get(conversation.name)
     if difference is None:
         return conversation.steps
@@ -59,9 +59,9 @@ def prepare(conversation: Conversation, server: Server) -> None:
 
 
 def play_up_to(last: Conversation, server: Server, played: list[Conversation]) -> None:
-    """Have the server take part in that one, and before in those in front of it that it has not been in.
+    """Play a conversation, after those before it that the server has not played.
 
-    Some go on with what others have left, and where several processes run these tests no server is in all.
+    Some depend on earlier ones, and with several test processes no server plays all.
     """
     for conversation in UNTIMED:
         if conversation not in played:
@@ -73,7 +73,7 @@ def play_up_to(last: Conversation, server: Server, played: list[Conversation]) -
 
 
 @pytest.mark.parametrize("conversation", UNTIMED, ids=lambda conversation: conversation.name)
-def test_a_conversation_goes_as_it_was_recorded(
+def test_conversation_has_the_recorded_replies(
     conversation: Conversation, server: Server, played: list[Conversation]
 ) -> None:
     play_up_to(conversation, server, played)
@@ -81,7 +81,7 @@ def test_a_conversation_goes_as_it_was_recorded(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("conversation", TIMED, ids=lambda conversation: conversation.name)
-def test_a_timed_conversation_goes_as_it_was_recorded(
+def test_timed_conversation_has_the_recorded_replies(
     conversation: Conversation, backend: str, tmp_path: Path
 ) -> None:
     server = MemoryServer(config=loads(CONFIG), folder=tmp_path / "queues", make_storage=BACKENDS[backend].make)
@@ -89,12 +89,12 @@ def test_a_timed_conversation_goes_as_it_was_recorded(
 
 
 def queues_named_in(conversation: Conversation) -> set[str]:
-    """Every word of its requests that may be a queue's name."""
+    """Return every word of its requests that may be the name of a queue."""
     sent = " ".join(str(step.get("send", ""))[:1000] for step in conversation.steps)
     return set(re.split(r"[\s/]+", sent))
 
 
-def test_stats_tell_of_each_queue_what_the_original_told(server: Server, played: list[Conversation]) -> None:
+def test_stats_of_each_queue_are_those_of_the_original(server: Server, played: list[Conversation]) -> None:
     play_up_to(UNTIMED[-1], server, played)
     recorded = CONVERSATIONS["memcache: stats with arg"].steps[0]["recv"].encode("latin-1")
     original = replies_in(recorded, PARSERS["memcache"])[0][0].stats
@@ -115,12 +115,12 @@ def test_stats_tell_of_each_queue_what_the_original_told(server: Server, played:
 # The tables.
 
 
-def test_every_name_in_the_tables_is_that_of_a_recorded_conversation() -> None:
+def test_tables_name_only_recorded_conversations() -> None:
     assert {*DIFFERENCES, *NEEDS} <= set(CONVERSATIONS)
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)
-def test_a_difference_is_one(name: str) -> None:
+def test_every_difference_differs(name: str) -> None:
     conversation = CONVERSATIONS[name]
     for index, (reply, closed) in DIFFERENCES[name].answers.items():
         recorded = conversation.steps[index]
@@ -128,7 +128,7 @@ def test_a_difference_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=lambda conversation: conversation.name)
-def test_everything_recorded_can_be_compared(conversation: Conversation) -> None:
+def test_every_recorded_reply_can_be_compared(conversation: Conversation) -> None:
     for step in conversation.steps:
         _, rest = replies_in(step.get("recv", "").encode("latin-1"), PARSERS[conversation.protocol])
         assert rest == b""
