@@ -34,7 +34,7 @@ ARGUMENTS: Final = (
     *("--disable-background-networking", "--disable-component-update", "--disable-default-apps"),
     *("--disable-dev-shm-usage", "--hide-scrollbars", "--force-color-profile=srgb", f"--window-size={WIDTH},{HEIGHT}"),
 )
-"""No sandbox, because root may run the tests; no requests to the internet; no more memory than containers have."""
+"""No sandbox, because root may run the tests. No requests to the internet. No more memory than containers have."""
 
 
 class Browser(Chrome):

@@ -1,8 +1,8 @@
-"""A server with a busy hour behind it, in a process of its own: real queues and the real admin port, over a made clock.
+"""A server with a busy hour in its history: real queues and the real admin port, with a simulated clock.
 
     python -m tests.dashboard.busy_server --queues 8
 
-prints where its admin port is, and goes on putting and taking until its standard input ends.
+prints the address of its admin port, and continues to put and take items until its standard input ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kestrel.testing.server import MemoryServer
 NAMES: Final = ("orders", "mails", "thumbnails", "invoices", "audit+archive", "audit+search", "webhooks", "retries")
 LIVE_S: Final = 0.2
 MOST_RATES: Final = 100
-"""Of more queues each has less to do."""
+"""The rate of each queue falls with the number of queues."""
 CONFIG: Final = """
 queuePath = '/var/spool/kestrel'
 statusFile = '/var/lib/kestrel/status'
@@ -62,12 +62,12 @@ class RemoteClient(Protocol):
         self.transport.write(b"%b\r\n" % self._request)
 
     def dataReceived(self, data: bytes) -> None:
-        """Repeat the request in a second."""
+        """Send the requests of one second."""
         self._reactor.callLater(1, self.connectionMade)
 
 
 class Busy:
-    """Puts and takes at rates of its own for each queue, which go up and down over the hour."""
+    """Puts and takes with rates for each queue, which rise and fall over the hour."""
 
     def __init__(self, folder: Path, queues: int, seed: int) -> None:
         self.server = MemoryServer(folder=folder, config=loads(CONFIG))
@@ -82,7 +82,7 @@ class Busy:
         self._shape = {name: (scale * dice(0.2, 6), dice(0, 2 * math.pi), dice(0.93, 1.005)) for name in self.names}
 
     def go_on(self, seconds: float) -> None:
-        """So much time goes by."""
+        """Advance the time."""
         now_s = self.server.clock.seconds()
         requests: list[bytes] = []
         for name in self.names:
@@ -96,13 +96,13 @@ class Busy:
                 if self._dice.random() < share:
                     requests.append(b"get %b\r\n" % name)
         self._client.send(b"".join(requests))
-        self.server.clock.advance(self._dice.expovariate(1 / 0.0004))  # what the disk takes
+        self.server.clock.advance(self._dice.expovariate(1 / 0.0004))  # time of a sync
         self._client.take()
         self.server.clock.advance(seconds)
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--queues", type=int, default=len(NAMES))
     parser.add_argument("--samples", type=int, default=SAMPLES, help="so much of the hour, in steps of ten seconds")

@@ -1,6 +1,6 @@
-"""A server that serves the dashboard and answers it with what a test makes up. Time is made up as well.
+"""A server that serves the dashboard, and answers it with the data of a test.
 
-Each look at `/api/overview` is two seconds after the one before, by the figures that it tells.
+Its time is simulated: each request for `/api/overview` is two seconds after the one before.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LATENCIES: Final = (
 
 @dataclass
 class FakeQueue:
-    """What one queue tells; rates are so many from look to look. Its history is a list of items, the newest last."""
+    """The data of a queue. Rates are for each request. Its history is a list of items, the newest last."""
 
     name: bytes
     items: int = 0
@@ -74,7 +74,7 @@ class FakeQueue:
         return show_name(self.name)
 
     def figures(self, looks: int) -> dict[str, Any]:
-        """What the queue tells after so many looks."""
+        """Return the row of the queue after that many requests."""
         return {
             **{key: getattr(self, key) for key in COLUMNS if hasattr(self, key) and key != "name"},
             "name": self.text,
@@ -86,13 +86,13 @@ class FakeQueue:
 
 
 def wave(middle: float, swing: float) -> list[int | None]:
-    """A history of 360 samples that goes up and down every 90."""
+    """Return a history of 360 samples that rises and falls every 90."""
     return [max(0, round(middle + swing * math.sin(at * 2 * math.pi / 90))) for at in range(360)]
 
 
 @dataclass
 class FakeServer:
-    """The state of it, which a test sets, and what was asked of it."""
+    """The data of the server, which a test sets, and the requests it got."""
 
     queues: list[FakeQueue] = field(default_factory=list)
     status: str = "Up"
@@ -108,7 +108,7 @@ class FakeServer:
     """Paths that are answered with that status and error."""
     looks: int = 0
     requests: list[str] = field(default_factory=list)
-    """The target of each request, as the browser wrote it."""
+    """The target of each request, as the browser sent it."""
     posts: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     """The body of each POST."""
@@ -128,7 +128,7 @@ class FakeServer:
         self._port.__exit__(kind, error, trace)
 
     def come_back(self) -> None:
-        """Listen."""
+        """Start to listen."""
         self._listening = Listening(("127.0.0.1", self.port), handler_of(self))
         self._thread = threading.Thread(target=self._listening.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
@@ -144,7 +144,7 @@ class FakeServer:
         return next((queue for queue in self.queues if queue.name == name), None)
 
     def get(self, path: str, query: str) -> tuple[int, dict[str, Any]]:
-        """The status and the answer of a look."""
+        """Return the status and the body of a response."""
         words = path.strip("/").split("/")
         if words[1:] == ["overview"]:
             self.looks += 1
@@ -279,7 +279,7 @@ class FakeServer:
         return {"first": first, "items": shown, "in_memory": len(queue.contents), "total": queue.items}
 
     def post(self, path: str) -> tuple[int, dict[str, Any]]:
-        """Do what is asked for, and say so."""
+        """Execute a change, and return the response."""
         self.posts.append(path)
         words = path.strip("/").split("/")[1:]
         if words[0] == "status":
@@ -305,7 +305,7 @@ class FakeServer:
 
 
 class Listening(ThreadingHTTPServer):
-    """A browser may leave before it has its answer."""
+    """A browser may disconnect before it has its response."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):
@@ -334,7 +334,7 @@ def latencies() -> dict[str, dict[str, float]]:
 
 
 def handler_of(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
-    """What answers the requests of one connection."""
+    """The handler of the requests of one connection."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -381,6 +381,6 @@ def handler_of(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     return Handler

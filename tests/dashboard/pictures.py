@@ -1,8 +1,8 @@
-"""The pictures of docs/admin.md, made anew.
+"""Takes the pictures of docs/admin.md.
 
     python -m tests.dashboard.pictures --to docs/admin
 
-It needs chromium and chromedriver (Debian: chromium, chromium-driver).
+needs chromium and chromedriver (Debian: chromium, chromium-driver).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOOKS: Final = (("", False), ("-dark", True))
 
 
 class Picture(NamedTuple):
-    """One of them: of which page, with how many queues, in how many pixels."""
+    """A picture: the page, the number of queues, and the size in pixels."""
 
     name: str
     fragment: str
@@ -59,7 +59,7 @@ PICTURES: Final = (
 
 @contextmanager
 def busy_server(queues: int, *options: str) -> Iterator[str]:
-    """Where the admin port of a server with so many queues is; the server ends with it."""
+    """Yield the URL of the admin port of a server with that many queues."""
     command = [sys.executable, "-m", "tests.dashboard.busy_server", "--queues", str(queues), *options]
     with Child[str](command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -104,7 +104,7 @@ def _has_rates(driver: Browser) -> bool:
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--to", type=Path, default=Path("docs/admin"), metavar="FOLDER")
     folder: Path = parser.parse_args().to

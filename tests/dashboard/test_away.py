@@ -1,4 +1,4 @@
-"""A server that is away, or refuses to be looked at: the page says so, and goes on when it is back."""
+"""A server that is away or refuses a request: the page reports it, and continues when it is back."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.dashboard.fake_server import FakeQueue, FakeServer
 pytestmark = pytest.mark.needs("chromium", "chromedriver")
 
 
-def test_a_server_that_goes_away_is_told_of_and_comes_back(driver: Browser, server: FakeServer) -> None:
+def test_an_unreachable_server_is_reported_until_it_is_back(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30)]
     driver.open_dashboard(server.url)
     driver.wait_until(lambda: driver.column("Items") == ["30"], "the queue")
@@ -27,7 +27,7 @@ def test_a_server_that_goes_away_is_told_of_and_comes_back(driver: Browser, serv
     assert "away" not in driver.body_classes()
 
 
-def test_what_cannot_be_sent_is_said(driver: Browser, server: FakeServer) -> None:
+def test_an_invalid_name_is_reported(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30)]
     driver.open_dashboard(server.url, "#/queue/work")
     driver.wait_until(lambda: driver.is_seen("#queue-there"), "the queue")
@@ -37,7 +37,7 @@ def test_what_cannot_be_sent_is_said(driver: Browser, server: FakeServer) -> Non
     driver.wait_for_text("[role=status]", "The server does not respond.")
 
 
-def test_a_server_that_refuses_to_be_looked_at_is_quoted(driver: Browser, server: FakeServer) -> None:
+def test_the_reason_of_a_refused_request_is_shown(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30)]
     driver.open_dashboard(server.url)
     with server.lock:
@@ -50,7 +50,7 @@ def test_a_server_that_refuses_to_be_looked_at_is_quoted(driver: Browser, server
     driver.wait_until(lambda: not driver.is_seen("#away"), "the banner is gone")
 
 
-def test_a_part_that_is_refused_is_told_of_and_the_rest_is_shown(driver: Browser, server: FakeServer) -> None:
+def test_a_refused_part_is_reported_and_the_rest_is_shown(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30)]
     server.refusals["/api/history"] = (503, "the history is not available")
     driver.open_dashboard(server.url)
@@ -98,13 +98,13 @@ POLLING = """(async () => {
 
 
 def polled(driver: Browser, server: FakeServer, *steps: str) -> list[str | int]:
-    """When the server is asked, and the pauses in milliseconds, while that happens on a page of which it is all."""
+    """Return the times of requests and the pauses in milliseconds while the page is used so."""
     driver.get(f"{server.url}/pages/dashboard.css")
     told: list[str | int] = driver.evaluate("polling.js", POLLING, *steps)
     return told
 
 
-def test_a_server_that_is_away_is_asked_less_and_less_often(driver: Browser, server: FakeServer) -> None:
+def test_an_unreachable_server_is_asked_less_often(driver: Browser, server: FakeServer) -> None:
     told = polled(driver, server, "timer", "away", *["timer"] * 6, "back", *["timer"] * 2)
     assert told[:4] == ["asks", 2000, "asks", 2000]
     assert told[4:16] == ["asks", 1000, "asks", 2000, "asks", 4000, "asks", 8000, "asks", 15000, "asks", 15000]

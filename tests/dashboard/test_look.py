@@ -1,4 +1,4 @@
-"""Dark and light, narrow windows, the keyboard alone."""
+"""Dark and light colours, narrow windows, and the keyboard."""
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -13,7 +13,7 @@ PAIRS = [
     *((tone, "card") for tone in ("good", "warn", "bad", "items", "puts", "gets")),
     *((tone, "page") for tone in ("warn", "bad")),
 ]
-"""Texts, and what is behind them."""
+"""Texts, and their backgrounds."""
 
 LUMINANCE = """
     const [name] = arguments;
@@ -31,12 +31,12 @@ def background(driver: Browser) -> str:
 
 
 def contrast(driver: Browser, ink: str, paper: str) -> float:
-    """By the definition of the WCAG."""
+    """Return the contrast as defined by the WCAG."""
     dark, light = sorted(float(driver.execute_script(LUMINANCE, name)) for name in (ink, paper))
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_it_is_dark_where_the_system_is_unless_the_reader_chose(driver: Browser, server: FakeServer) -> None:
+def test_colours_follow_the_system_unless_the_user_chose(driver: Browser, server: FakeServer) -> None:
     driver.open_dashboard(server.url)
     light = background(driver)
     driver.set_window(1280, 900, dark=True)
@@ -55,7 +55,7 @@ def test_it_is_dark_where_the_system_is_unless_the_reader_chose(driver: Browser,
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_texts_stand_out_from_what_is_behind_them(driver: Browser, server: FakeServer, dark: bool) -> None:
+def test_texts_have_enough_contrast(driver: Browser, server: FakeServer, dark: bool) -> None:
     driver.open_dashboard(server.url)
     driver.set_window(1280, 900, dark=dark)
     too_little = {pair: round(contrast(driver, *pair), 2) for pair in PAIRS if contrast(driver, *pair) < 4.5}
@@ -64,7 +64,7 @@ def test_texts_stand_out_from_what_is_behind_them(driver: Browser, server: FakeS
 
 
 @pytest.mark.parametrize("fragment", ["#/", "#/queue/work", "#/connections", "#/server"])
-def test_a_narrow_window_scrolls_no_way_but_down(driver: Browser, server: FakeServer, fragment: str) -> None:
+def test_a_narrow_window_scrolls_only_vertically(driver: Browser, server: FakeServer, fragment: str) -> None:
     server.queues = [FakeQueue(b"work", items=3, history=wave(9, 4)), FakeQueue(b"x" * 200)]
     server.connections = [["10.0.0.1:50000", "memcache", "x" * 200, 1234, 2, "y" * 200, 2048, 4096, 0, 5]]
     driver.set_window(360, 700, dark=False)
@@ -74,7 +74,7 @@ def test_a_narrow_window_scrolls_no_way_but_down(driver: Browser, server: FakeSe
     assert driver.execute_script("return document.documentElement.scrollWidth") <= 360
 
 
-def test_rates_are_seen_on_a_phone_without_scrolling(driver: Browser, server: FakeServer) -> None:
+def test_rates_are_visible_on_a_phone_without_scrolling(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"a-queue-with-a-long-name", items=9_999_999, puts_a_look=246, gets_a_look=123)]
     driver.set_window(360, 700, dark=False)
     driver.open_dashboard(server.url)
@@ -118,7 +118,7 @@ def test_the_first_tab_skips_to_the_content(driver: Browser, server: FakeServer)
     assert driver.current_url.endswith("#/queue/work")
 
 
-def test_pages_are_reached_by_their_links_and_marked(driver: Browser, server: FakeServer) -> None:
+def test_links_lead_to_the_pages_and_mark_the_current_one(driver: Browser, server: FakeServer) -> None:
     driver.open_dashboard(server.url)
     driver.one("nav a[data-page=server]").send_keys(Keys.ENTER)
     driver.wait_until(lambda: driver.is_seen("#server-told"), "the server's page")
@@ -129,7 +129,7 @@ def test_pages_are_reached_by_their_links_and_marked(driver: Browser, server: Fa
     assert driver.console_errors() == []
 
 
-def test_charts_are_drawn_and_told_in_words(driver: Browser, server: FakeServer) -> None:
+def test_charts_have_a_description_in_words(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=3, history=wave(9, 4))]
     driver.open_dashboard(server.url)
     chart = "#overview-charts [role=img]"
@@ -166,14 +166,14 @@ FIGURES = [
 ]
 
 
-def test_figures_are_written_for_people(driver: Browser, server: FakeServer) -> None:
+def test_figures_are_formatted_for_readers(driver: Browser, server: FakeServer) -> None:
     driver.open_dashboard(server.url)
     asked = [(kind, value) for kind, value, _ in FIGURES]
     written = driver.evaluate("format.js", "args.map(([kind, value]) => it[kind](value))", *asked)
     assert written == [text for _, _, text in FIGURES]
 
 
-def test_lines_of_a_chart_are_told_as_they_are(driver: Browser, server: FakeServer) -> None:
+def test_lines_of_a_chart_have_descriptions(driver: Browser, server: FakeServer) -> None:
     driver.open_dashboard(server.url)
     steps = driver.evaluate("charts.js", "it.STEPS_OF_TENTHS.slice(0, 8)")
     lines = [step * line for step in steps for line in range(1, 6)]
@@ -182,7 +182,7 @@ def test_lines_of_a_chart_are_told_as_they_are(driver: Browser, server: FakeServ
 
 
 def rates(driver: Browser, *samples: tuple[int, int, dict[str, list[int]]]) -> list[float | None] | None:
-    """The rates of work's counters after samples of (uptime, clock, counters)."""
+    """Return the rates of the counters of work after samples of (uptime, clock, counters)."""
     script = """(() => {
         const rates = new it.Rates();
         for (const [uptime, time, counters] of args) rates.add(uptime, time, new Map(Object.entries(counters)));
@@ -192,14 +192,14 @@ def rates(driver: Browser, *samples: tuple[int, int, dict[str, list[int]]]) -> l
     return found
 
 
-def test_rates_are_of_the_time_between_samples_and_know_of_new_starts(driver: Browser, server: FakeServer) -> None:
+def test_rates_use_the_time_between_samples_and_notice_restarts(driver: Browser, server: FakeServer) -> None:
     driver.open_dashboard(server.url)
     assert rates(driver, (1000, 50, {"work": [5]})) == [None]
     assert rates(driver, (1000, 50, {"work": [5]}), (3000, 2050, {"work": [15]})) == [5.0]
-    # A queue that was made anew, and one that is new.
+    # A queue that was created again, and a new one.
     assert rates(driver, (1000, 50, {"work": [50]}), (3000, 2050, {"work": [4]})) == [2.0]
     assert rates(driver, (1000, 50, {}), (3000, 2050, {"work": [4]})) == [2.0]
-    # A server that was started anew, seen by its uptime or by its clock; and a pause of a minute.
+    # A restarted server, noticed by its uptime or its clock; and a pause of a minute.
     assert rates(driver, (9000, 50, {"work": [5]}), (3000, 2050, {"work": [15]})) == [None]
     assert rates(driver, (1000, 0, {"work": [5]}), (3000, 60_000, {"work": [15]})) == [None]
     assert rates(driver, (1000, 0, {"work": [5]}), (61_000, 60_000, {"work": [15]})) == [None]

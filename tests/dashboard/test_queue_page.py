@@ -1,4 +1,4 @@
-"""One queue's page: what it tells, and what can be done to the queue."""
+"""The page of a queue: its figures and actions."""
 
 from urllib.parse import quote, unquote_to_bytes
 
@@ -18,7 +18,7 @@ def open_queue(driver: Browser, server: FakeServer, fragment: str) -> None:
     driver.wait_until(lambda: driver.is_seen("#queue-there"), "the queue is shown")
 
 
-def test_it_tells_figures_settings_latencies_and_children(driver: Browser, server: FakeServer) -> None:
+def test_page_shows_figures_settings_latencies_and_children(driver: Browser, server: FakeServer) -> None:
     children = (b"news+mail",)
     server.queues = [
         FakeQueue(
@@ -54,7 +54,7 @@ def test_it_tells_figures_settings_latencies_and_children(driver: Browser, serve
     assert driver.console_errors() == []
 
 
-def test_flush_asks_first_with_what_will_be_dropped_and_posts_once(driver: Browser, server: FakeServer) -> None:
+def test_flush_shows_its_effect_before_and_posts_once(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30, bytes=150)]
     open_queue(driver, server, "work")
     driver.button_called("Flush…").click()
@@ -75,10 +75,10 @@ def test_flush_asks_first_with_what_will_be_dropped_and_posts_once(driver: Brows
     assert server.posts == ["/api/queue/work/flush"]
 
 
-def test_two_clicks_that_confirm_post_once(driver: Browser, server: FakeServer) -> None:
+def test_double_click_on_confirm_posts_once(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30)]
     open_queue(driver, server, "work")
-    with server.lock:  # the answer takes until here is done
+    with server.lock:  # the response takes until this block ends
         driver.button_called("Flush…").click()
         driver.wait_until(lambda: driver.is_seen("dialog[open]"), "the question is asked")
         driver.execute_script("for (const _ of [1, 2]) document.querySelector('#ask-do').click()")
@@ -97,7 +97,7 @@ def test_expired_items_are_flushed(driver: Browser, server: FakeServer) -> None:
     assert server.posts == ["/api/queue/work/flush_expired"]
 
 
-def test_a_queue_that_was_deleted_leads_back_to_the_others(driver: Browser, server: FakeServer) -> None:
+def test_deleted_queue_leads_back_to_the_list(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"other"), FakeQueue(b"work", items=1)]
     open_queue(driver, server, "work")
     driver.button_called("Delete…").click()
@@ -107,7 +107,7 @@ def test_a_queue_that_was_deleted_leads_back_to_the_others(driver: Browser, serv
     driver.wait_until(lambda: not driver.is_seen("tr[data-name=work]"), "the queue is gone")
 
 
-def test_an_error_of_the_server_is_shown_in_its_words_and_stays(driver: Browser, server: FakeServer) -> None:
+def test_error_of_the_server_is_shown_and_stays(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30)]
     server.refusals["/api/queue/work/flush"] = (409, "The server is ReadOnly: <b>nothing</b> is flushed.")
     open_queue(driver, server, "work")
@@ -120,7 +120,7 @@ def test_an_error_of_the_server_is_shown_in_its_words_and_stays(driver: Browser,
     driver.wait_until(lambda: driver.text_of("[role=status]") == "", "it is put away")
 
 
-def test_who_may_not_administer_sees_buttons_that_say_why_not(driver: Browser, server: FakeServer) -> None:
+def test_buttons_of_other_users_explain_why_they_are_disabled(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30)]
     server.may_administer = False
     server.peek = True
@@ -177,7 +177,7 @@ def test_items_are_browsed_page_by_page(driver: Browser, server: FakeServer) -> 
     assert driver.console_errors() == []
 
 
-def test_items_that_may_not_be_looked_at_have_no_button(driver: Browser, server: FakeServer) -> None:
+def test_items_that_may_not_be_shown_have_no_button(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", contents=(b"secret",))]
     open_queue(driver, server, "work")
     assert not driver.is_seen("#queue-look")
@@ -267,7 +267,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("name", "shown"), NAMES, ids=["markup", "utf-8", "bytes", "backslash", "unseen"])
-def test_a_strange_name_is_shown_as_it_is_and_its_bytes_are_encoded(
+def test_strange_name_is_shown_unchanged_and_its_bytes_are_encoded(
     driver: Browser, server: FakeServer, name: bytes, shown: str
 ) -> None:
     def has_asked(target: bytes) -> bool:
@@ -310,7 +310,7 @@ def test_address_with_the_bytes_of_a_name_finds_the_queue(driver: Browser, serve
     assert driver.console_errors() == []
 
 
-def test_a_queue_that_is_not_there_is_said_in_words(driver: Browser, server: FakeServer) -> None:
+def test_missing_queue_is_reported(driver: Browser, server: FakeServer) -> None:
     driver.open_dashboard(server.url, "#/queue/nothing")
     driver.wait_for_text("#queue-gone", "There is no queue nothing.")
     assert driver.is_seen("#queue-gone")
@@ -322,7 +322,7 @@ def test_a_queue_that_is_not_there_is_said_in_words(driver: Browser, server: Fak
     assert not driver.is_seen("#queue-gone")
 
 
-def test_what_went_wrong_with_a_queue_is_said(driver: Browser, server: FakeServer) -> None:
+def test_failure_of_a_queue_is_shown(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", failure="Its journal could not be written: no space left.")]
     open_queue(driver, server, "work")
     assert driver.is_seen("#queue-failure")

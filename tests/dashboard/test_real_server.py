@@ -16,7 +16,7 @@ def url_of(server: Server) -> str:
     return f"http://127.0.0.1:{server.port_of('admin')}"
 
 
-def test_a_queue_is_seen_opened_and_flushed(driver: Browser, processes: Processes) -> None:
+def test_queue_is_listed_opened_and_flushed(driver: Browser, processes: Processes) -> None:
     server = processes.serve("[admin]\npeek = true\n")
     with server.connect() as client:
         for item in (b"first", b"second", b"third"):
@@ -88,7 +88,7 @@ def test_two_thousand_queues_are_shown_and_the_last_is_found(driver: Browser, pr
     assert driver.console_errors() == []
 
 
-def test_a_server_that_stops_is_away_and_one_that_comes_back_is_there(driver: Browser, processes: Processes) -> None:
+def test_restarted_server_is_shown_again(driver: Browser, processes: Processes) -> None:
     server = processes.serve()
     port = server.port_of("admin")
     driver.open_dashboard(url_of(server))

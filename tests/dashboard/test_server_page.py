@@ -1,4 +1,4 @@
-"""What is told of the whole server, and what can be done to it."""
+"""The page of the server: its figures and actions."""
 
 import pytest
 from selenium.webdriver.common.by import By
@@ -14,7 +14,7 @@ def open_server(driver: Browser, server: FakeServer) -> None:
     driver.wait_until(lambda: driver.is_seen("#server-told"), "the server is shown")
 
 
-def test_the_header_tells_which_server_this_is_and_how_it_is(driver: Browser, server: FakeServer) -> None:
+def test_header_shows_the_server_and_its_status(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"work", items=30, bytes=150, mem_bytes=512 * 2**20, waiters=1, puts_a_look=40)]
     driver.open_dashboard(server.url)
     driver.look_again()
@@ -59,13 +59,13 @@ def test_each_status_can_be_set_after_a_question(driver: Browser, server: FakeSe
     assert driver.console_errors() == []
 
 
-def test_a_status_that_is_announced_is_told_with_the_one_in_force(driver: Browser, server: FakeServer) -> None:
+def test_announced_status_is_shown_with_the_effective_one(driver: Browser, server: FakeServer) -> None:
     server.status, server.in_force = "Quiescent", "Up"
     open_server(driver, server)
     assert driver.text_of("#status-text") == "Quiescent announced; Up still in force"
 
 
-def test_reload_asks_and_says_what_the_server_answers(driver: Browser, server: FakeServer) -> None:
+def test_reload_asks_first_and_shows_the_result(driver: Browser, server: FakeServer) -> None:
     server.refusals["/api/reload"] = (409, "kestrel.toml, line 3: maxItems must be a number")
     open_server(driver, server)
     driver.button_called("Reload").click()
@@ -82,7 +82,7 @@ def test_reload_asks_and_says_what_the_server_answers(driver: Browser, server: F
     ],
     ids=["journal", "memory"],
 )
-def test_a_shutdown_says_what_becomes_of_clients_and_items(
+def test_shutdown_explains_the_effect_on_clients_and_items(
     driver: Browser, server: FakeServer, storage: str, said: str
 ) -> None:
     server.queues = [FakeQueue(b"work", items=30)]
@@ -95,7 +95,7 @@ def test_a_shutdown_says_what_becomes_of_clients_and_items(
     driver.wait_until(lambda: server.posts == ["/api/shutdown"], "the server is told")
 
 
-def test_who_may_not_administer_can_change_nothing(driver: Browser, server: FakeServer) -> None:
+def test_other_users_can_change_nothing(driver: Browser, server: FakeServer) -> None:
     server.may_administer = False
     open_server(driver, server)
     assert driver.is_seen("#server-reason")
@@ -104,7 +104,7 @@ def test_who_may_not_administer_can_change_nothing(driver: Browser, server: Fake
     assert not any(each.is_enabled() for each in buttons)
 
 
-def test_latencies_and_settings_of_the_server_are_told(driver: Browser, server: FakeServer) -> None:
+def test_latencies_and_settings_of_the_server_are_shown(driver: Browser, server: FakeServer) -> None:
     open_server(driver, server)
     assert driver.text_of("#server-latencies tbody tr th") == "Put"
     assert driver.text_of("#server-settings [data-key=maxTotalMemory] dd") == "1 GiB"

@@ -1,4 +1,4 @@
-"""The table of queues: sorted, filtered, walked through, and only as large in the document as what can be seen."""
+"""The table of queues: sorted, filtered, and used by keyboard. The document contains only the visible rows."""
 
 import pytest
 from selenium.webdriver.common.by import By
@@ -45,7 +45,7 @@ def names_are(driver: Browser, names: list[str]) -> None:
 
 
 def head_of(label: str) -> str:
-    """The button of the column, as an XPath."""
+    """Return the XPath of the column's button."""
     return f"//table[contains(@class, 'queues')]/thead//button[starts-with(., '{label}')]"
 
 
@@ -82,7 +82,7 @@ def test_columns_are_sorted_by_keyboard_alone(driver: Browser, server: FakeServe
     assert driver.sorted_by() == {"Items": "ascending"}
 
 
-def test_totals_are_of_the_queues_that_are_shown(driver: Browser, server: FakeServer) -> None:
+def test_totals_are_those_of_the_shown_queues(driver: Browser, server: FakeServer) -> None:
     server.queues = THREE
     driver.open_dashboard(server.url)
     totals = "table.queues tfoot .cell-"
@@ -96,10 +96,10 @@ def test_totals_are_of_the_queues_that_are_shown(driver: Browser, server: FakeSe
     assert driver.text_of("#queues-count") == "2 of 3 queues"
 
 
-def test_the_filter_finds_parts_of_names_and_says_when_there_are_none(driver: Browser, server: FakeServer) -> None:
+def test_filter_finds_parts_of_names_and_reports_if_there_are_none(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(name) for name in (b"news", b"news+mail", b"work")]
     driver.open_dashboard(server.url)
-    driver.press("/")  # the key that goes to the filter
+    driver.press("/")  # the key that focuses the filter
     driver.press("NEWS")
     names_are(driver, ["news", "news+mail"])
     driver.press("<b>")
@@ -110,7 +110,7 @@ def test_the_filter_finds_parts_of_names_and_says_when_there_are_none(driver: Br
     assert not driver.is_seen("#no-match")
 
 
-def test_of_2000_queues_only_rows_that_can_be_seen_are_there_and_scrolling_shows_the_last(
+def test_only_visible_rows_of_2000_queues_are_in_the_document(
     driver: Browser, server: FakeServer
 ) -> None:
     server.queues = [FakeQueue(b"queue_%04d" % number, items=number, history=wave(9, 5)) for number in range(2000)]
@@ -129,7 +129,7 @@ def test_of_2000_queues_only_rows_that_can_be_seen_are_there_and_scrolling_shows
     assert max(asked) < 60
 
 
-def test_arrows_walk_through_thousands_of_rows_and_enter_opens_one(driver: Browser, server: FakeServer) -> None:
+def test_arrows_move_through_thousands_of_rows_and_enter_opens_one(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"queue_%04d" % number) for number in range(2000)]
     driver.open_dashboard(server.url)
     driver.one("#filter").send_keys(Keys.ARROW_DOWN)
@@ -149,7 +149,7 @@ def test_arrows_walk_through_thousands_of_rows_and_enter_opens_one(driver: Brows
     assert driver.focused_text() == "queue_1998"
 
 
-def test_the_focus_stays_at_a_queue_when_others_overtake_it(driver: Browser, server: FakeServer) -> None:
+def test_focus_stays_on_a_queue_when_the_order_changes(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"ants", items=3), FakeQueue(b"bees", items=2), FakeQueue(b"cats", items=1)]
     driver.open_dashboard(server.url)
     names_are(driver, ["ants", "bees", "cats"])
@@ -171,7 +171,7 @@ def test_a_click_anywhere_on_a_row_opens_its_queue(driver: Browser, server: Fake
     assert driver.current_url.endswith("/#/queue/bees")
 
 
-def test_a_server_without_queues_says_what_to_try(driver: Browser, server: FakeServer) -> None:
+def test_server_without_queues_suggests_a_command(driver: Browser, server: FakeServer) -> None:
     driver.open_dashboard(server.url)
     assert driver.is_seen("#no-queues")
     assert r"printf 'set work 0 0 5\r\nhello\r\n' | nc localhost 22133" in driver.text_of("#no-queues")

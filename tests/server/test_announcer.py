@@ -1,4 +1,4 @@
-"""A server is in the sets that its status says, whatever becomes of ZooKeeper meanwhile."""
+"""A server is in the sets of its status, whatever happens to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOTH = {READ, WRITE}
 
 
 class FakeZooKeeper:
-    """A client of a ZooKeeper that does as it is told, and the threads in which it would be waited for."""
+    """A client of a simulated ZooKeeper, and the threads that would wait for it."""
 
     handler = SimpleNamespace(problem="Connection refused")
 
@@ -33,7 +33,7 @@ class FakeZooKeeper:
         self.held: list[Callable[[], None]] = []
         self._listeners: list[Callable[[Any], object]] = []
 
-    # Of kazoo's client.
+    # The interface of kazoo's client.
 
     def add_listener(self, listener: Callable[[Any], object]) -> None:
         self._listeners.append(listener)
@@ -50,7 +50,7 @@ class FakeZooKeeper:
     def close(self) -> None:
         self.doing.append("close")
 
-    # What a test does.
+    # The controls of a test.
 
     def becomes(self, state: str) -> None:
         for listener in self._listeners:
@@ -102,7 +102,7 @@ class FakeSet:
 
 
 class Announced:
-    """An announcer over a ZooKeeper that a test moves."""
+    """Return an announcer over a simulated ZooKeeper."""
 
     def __init__(self, status: StatusLevel = StatusLevel.UP, zookeeper: FakeZooKeeper | None = None) -> None:
         self.zookeeper = zookeeper or FakeZooKeeper()
@@ -121,7 +121,7 @@ def announced() -> Announced:
 
 @pytest.fixture
 def logged() -> Iterator[list[LogEvent]]:
-    """What is logged in a test, from warnings on."""
+    """Return the warnings and errors that are logged in a test."""
     events: list[LogEvent] = []
 
     def observe(event: LogEvent) -> None:
@@ -319,7 +319,7 @@ def test_results_of_a_lost_session_are_ignored(joined: Announced) -> None:
     joined.zookeeper.loses_the_session()
     joined.zookeeper.becomes("CONNECTED")
     joined.zookeeper.held.pop(0)()
-    assert joined.announcer.is_in is None  # what was joined went with the session, and is joined anew
+    assert joined.announcer.is_in is None  # the member ended with the session, and is added again
     joined.zookeeper.goes_on()
     assert joined.announcer.is_in == {READ}
 

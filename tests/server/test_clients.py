@@ -161,7 +161,7 @@ def test_get_with_timeout_waits_for_an_item(client: Any, server: Server, queue: 
     assert client.get(queue) is None
 
 
-def test_closed_read_is_gone(client: Any, queue: str) -> None:
+def test_closed_read_is_removed(client: Any, queue: str) -> None:
     assert client.set(queue, b"1")
     assert client.set(queue, b"2")
     assert client.get(f"{queue}/open") == b"1"
@@ -170,7 +170,7 @@ def test_closed_read_is_gone(client: Any, queue: str) -> None:
     assert client.get(queue) is None
 
 
-def test_aborted_read_comes_again(client: Any, queue: str) -> None:
+def test_aborted_read_is_delivered_again(client: Any, queue: str) -> None:
     assert client.set(queue, b"1")
     assert client.set(queue, b"2")
     assert client.get(f"{queue}/t=5000/open") == b"1"
@@ -182,7 +182,7 @@ def test_aborted_read_comes_again(client: Any, queue: str) -> None:
 
 
 def test_flush_all_empties_every_queue(queue: str, processes: Processes) -> None:
-    server = processes.serve(CONFIG)  # of its own: other tests have items in the shared one
+    server = processes.serve(CONFIG)  # a server of its own: other tests have items in the shared one
     client = pymemcache_client(server.port)
     client.set(queue, b"1")
     client.set(queue + "x", b"2")
@@ -216,7 +216,7 @@ def test_python_memcached_reads_stats_of_any_name(plain: Server, name: bytes, sh
 
 
 @pytest.mark.needs("memcaslap")
-def test_memcaslap_runs_to_its_end_though_its_keys_are_no_queue_names(processes: Processes) -> None:
+def test_memcaslap_completes_although_its_keys_are_no_queue_names(processes: Processes) -> None:
     # Each of its keys begins with eight control characters, which no queue can have in its name.
     server = processes.serve(CONFIG)
     ended = subprocess.run(
@@ -242,7 +242,7 @@ def test_memcaslap_runs_to_its_end_though_its_keys_are_no_queue_names(processes:
 
 @pytest.mark.needs("memccapable")
 @pytest.mark.parametrize("test", ["ascii get", "ascii gets"])
-def test_memccapable_finds_what_a_queue_can_do(plain: Server, test: str) -> None:
+def test_memccapable_passes_what_a_queue_supports(plain: Server, test: str) -> None:
     # Its other tests are about a cache: items that stay, add and replace.
     ended = subprocess.run(
         ["memccapable", "-h", "127.0.0.1", "-p", str(plain.port), "-a", "-v", "-T", test],

@@ -1,4 +1,4 @@
-"""keepAlive: connections have it of the socket that they were accepted on."""
+"""keepAlive: connections inherit the option from the listening socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def listening() -> Iterator[socket.socket]:
 
 
 def accepted(listening: socket.socket) -> dict[str, int]:
-    """The settings of a connection that comes in now."""
+    """Return the settings of a new connection."""
     with closing(socket.create_connection(listening.getsockname())), closing(listening.accept()[0]) as sock:
         return {
             "on": sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
@@ -40,27 +40,27 @@ def accepted(listening: socket.socket) -> dict[str, int]:
     ("silent_ms", "silent_s", "between_s"),
     [(60_000, 60, 15), (10_000, 10, 2), (1000, 1, 1), (100, 1, 1), (86_400_000, 32_767, 8192)],
 )
-def test_who_is_silent_is_asked_and_as_long_again_is_waited(
+def test_first_probe_and_their_interval_follow_the_setting(
     listening: socket.socket, silent_ms: int, silent_s: int, between_s: int
 ) -> None:
     enable_tcp_keepalive(listening, silent_ms)
     assert accepted(listening) == {"on": 1, "silent_s": silent_s, "between_s": between_s, "signs": 4}
 
 
-def test_nobody_is_asked_any_more(listening: socket.socket) -> None:
+def test_probes_can_be_switched_off(listening: socket.socket) -> None:
     enable_tcp_keepalive(listening, 1000)
     enable_tcp_keepalive(listening, None)
     assert accepted(listening)["on"] == 0
 
 
-def test_a_socket_that_is_not_tcp_is_left_as_it_is() -> None:
+def test_socket_that_is_not_tcp_is_unchanged() -> None:
     with closing(socket.socket(socket.AF_UNIX)) as sock:
         enable_tcp_keepalive(sock, 1000)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
 
 
 @pytest.mark.parametrize("kept_alive", ["7s", "none"])
-def test_the_server_asks_as_it_is_told_to(processes: Processes, kept_alive: str) -> None:
+def test_server_probes_as_configured(processes: Processes, kept_alive: str) -> None:
     server = processes.serve(f'queuePath = "queues"\nkeepAlive = "{kept_alive}"\n')
     with server.connect() as client:
         client.ask(b"get work\r\n", b"END\r\n")
@@ -68,7 +68,7 @@ def test_the_server_asks_as_it_is_told_to(processes: Processes, kept_alive: str)
 
 
 def is_kept_alive(port: int, client: Client) -> bool:
-    """Whether the server's end of that connection has a keep-alive timer (2 in the table of the system)."""
+    """Return True if the server's end of that connection has a keep-alive timer (2 in the table of the system)."""
     ours = client.socket.getsockname()[1]
     with open("/proc/net/tcp") as table:
         for line in table.readlines()[1:]:
@@ -95,13 +95,13 @@ def pair(listening: socket.socket) -> Iterator[tuple[socket.socket, socket.socke
 
 
 def deafen(client: socket.socket) -> None:
-    """No packet reaches it any more, and none is answered: as if its cable was pulled."""
-    instruction = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # of a packet filter: drop it
+    """Let no packet reach the client, and none come from it, as if its cable were unplugged."""
+    instruction = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # a packet filter: drop
     so_attach_filter = 26
     client.setsockopt(socket.SOL_SOCKET, so_attach_filter, struct.pack("@HP", 1, ctypes.addressof(instruction)))
 
 
-def test_who_answers_nothing_that_was_sent_has_vanished(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_peer_that_acknowledges_nothing_has_vanished(pair: tuple[socket.socket, socket.socket]) -> None:
     client, ours = pair
     deafen(client)
     ours.sendall(b"is anybody there")
@@ -109,7 +109,7 @@ def test_who_answers_nothing_that_was_sent_has_vanished(pair: tuple[socket.socke
     eventually(lambda: peer_is_dead(ours, SILENT_MS), "it is seen")
 
 
-def test_who_is_silent_or_does_not_read_has_not_vanished(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_silent_peer_or_one_that_does_not_read_has_not_vanished(pair: tuple[socket.socket, socket.socket]) -> None:
     _, ours = pair
     assert not peer_is_dead(ours, 0)
     ours.setblocking(False)
@@ -122,7 +122,7 @@ def test_who_is_silent_or_does_not_read_has_not_vanished(pair: tuple[socket.sock
 
 
 @pytest.mark.parametrize("protocol", ["memcache", "thrift"])
-def test_what_was_on_its_way_to_a_client_that_vanished_goes_back(processes: Processes, protocol: str) -> None:
+def test_unacknowledged_items_of_a_vanished_client_return(processes: Processes, protocol: str) -> None:
     server = processes.serve('queuePath = "queues"\nkeepAlive = "1s"\n')
     with server.connect() as other, server.connect(protocol=protocol) as client:
         other.put(b"work", b"hello")
@@ -136,7 +136,7 @@ def test_what_was_on_its_way_to_a_client_that_vanished_goes_back(processes: Proc
         assert other.get(b"work") == b"hello"
 
 
-def test_what_was_on_its_way_to_a_client_with_tls_that_vanished_goes_back(
+def test_unacknowledged_items_of_a_vanished_tls_client_return(
     processes: Processes, authority: Authority
 ) -> None:
     cert_file, key_file = authority.sign("mq.example")
@@ -155,7 +155,7 @@ def test_what_was_on_its_way_to_a_client_with_tls_that_vanished_goes_back(
 
 
 class Watched:
-    """A connection without a socket worth the name."""
+    """A connection without a real socket."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -169,7 +169,7 @@ class Watched:
         self.is_dropped = True
 
 
-def test_they_are_looked_at_some_at_a_time_and_who_vanished_is_dropped() -> None:
+def test_connections_are_checked_in_slices_and_vanished_ones_closed() -> None:
     clock = Clock()
     connections: list[Any] = [Watched() for _ in range(CONNECTIONS_PER_CHECK + 1)]
     vigil = DeadPeerChecker(
@@ -177,7 +177,7 @@ def test_they_are_looked_at_some_at_a_time_and_who_vanished_is_dropped() -> None
     )
     vigil.keep(8000)
     looks: list[int] = []
-    clock.callLater(2, lambda: looks.extend(each.looks for each in connections))  # in between
+    clock.callLater(2, lambda: looks.extend(each.looks for each in connections))  # between slices
     clock.advance(2)
     assert looks == [1] * CONNECTIONS_PER_CHECK + [0]
     assert [each.is_dropped for each in connections] == [False] * CONNECTIONS_PER_CHECK + [True]

@@ -1,7 +1,7 @@
-"""Clients that mean harm, or behave as if: the others are served promptly meanwhile, and memory stays bounded.
+"""Hostile clients: others are served promptly, and memory stays bounded.
 
-Every test states how much the process may grow, at its highest; the figures have room for noise and none for a
-buffer without a bound.
+Every test states how much the process may grow at its peak. The figures leave room for noise, but not for an unbounded
+buffer.
 """
 
 import os
@@ -30,25 +30,25 @@ MIB = 1 << 20
 MAX_REQUEST_ITEM = 16 * MIB
 
 LITTLE = 64 * 1024
-"""A receive buffer of a client that is not going to read."""
+"""Receive buffer of a client that does not read."""
 
 PROMPTLY_S = 10.0
-"""How long the server may work while a normal client waits for a reply, in seconds of a processor.
+"""Processor time of the server while a normal client waits for a reply, in seconds.
 
-Not by the clock: what else the machine does is none of its doing. What the server does for others while the machine
-lets the client wait counts all the same, so this is a bound for who is held up to the end. How the turns are shared is
-counted in tests/queues/test_tick_scheduler.py and tests/queues/test_expiry_sweeper.py.
+The clock would also measure other work of the machine. Work for others while the machine delays the client counts as
+well, so this only finds clients that are delayed until the end. How turns are shared is tested in
+tests/queues/test_tick_scheduler.py and tests/queues/test_expiry_sweeper.py.
 """
 
 
 @pytest.fixture
 def server(processes: Processes) -> Server:
-    # The kernel lets a burst of connections beyond the backlog wait for a second each.
+    # The kernel delays connections beyond the backlog for a second each.
     return processes.serve(CONFIG, endpoint=ANY_PORT + ":backlog=1024")
 
 
 class Bystander(threading.Thread):
-    """A normal client that puts and gets all the time, and remembers how much the server worked while it waited."""
+    """A normal client that puts and gets all the time, and records the server's processor time while it waited."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
@@ -77,13 +77,13 @@ class Bystander(threading.Thread):
 
 @contextmanager
 def harmless(server: Server, grows_by_at_most: int) -> Iterator[Bystander]:
-    """What happens inside may neither hold up others nor take more memory than that."""
+    """Check that the block neither delays others nor takes more memory than that."""
     bystander = Bystander(server)
     bystander.start()
     eventually(lambda: bystander.round_trips > 10 or bystander.error, "the bystander is served")
     before = server.memory_bytes()
     with open(f"/proc/{server.pid}/clear_refs", "w") as file:
-        file.write("5")  # the peak begins anew
+        file.write("5")  # the peak is reset
     try:
         yield bystander
         served = bystander.round_trips
@@ -98,7 +98,7 @@ def harmless(server: Server, grows_by_at_most: int) -> Iterator[Bystander]:
 
 
 def send_until_hung_up(client: Client, chunk: bytes, size: int) -> int:
-    """Send so many bytes, or as many as are taken. Returns how many."""
+    """Send up to that many bytes. Return the number of bytes sent."""
     sent = 0
     with suppress(ConnectionError):
         while sent < size:
@@ -108,7 +108,7 @@ def send_until_hung_up(client: Client, chunk: bytes, size: int) -> int:
 
 
 def send_until_stuck(client: Client, data: bytes) -> int:
-    """Send until the other side takes no more for a while. Returns how much it took."""
+    """Send until the other side has accepted nothing for a while. Return the number of bytes sent."""
     client.socket.settimeout(0.3)
     sent = 0
     with suppress(TimeoutError):
@@ -117,10 +117,10 @@ def send_until_stuck(client: Client, data: bytes) -> int:
     return sent
 
 
-# Bytes that make no sense.
+# Invalid bytes.
 
 
-def test_garbage_is_answered_with_client_error_and_hung_up_on(server: Server) -> None:
+def test_garbage_is_answered_with_client_error_and_a_disconnect(server: Server) -> None:
     dice = random.Random(1)
     with harmless(server, grows_by_at_most=16 * MIB):
         for _ in range(200):
@@ -131,20 +131,20 @@ def test_garbage_is_answered_with_client_error_and_hung_up_on(server: Server) ->
                 client.to_the_end()
 
 
-# Slow ones.
+# Slow clients.
 
 
-def test_unfinished_sets_of_16_mib_hold_no_more_than_what_was_sent(server: Server) -> None:
+def test_unfinished_sets_of_16_mib_take_only_the_memory_of_the_sent_bytes(server: Server) -> None:
     with ExitStack() as clients, harmless(server, grows_by_at_most=32 * MIB):
         for number in range(100):
             client = clients.enter_context(server.connect())
             client.send(b"set work%d 0 0 %d\r\n" % (number, MAX_REQUEST_ITEM) + bytes(50_000))
 
 
-# Those that do not read.
+# Clients that do not read.
 
 
-def test_a_client_that_asks_for_much_and_never_reads_is_no_longer_listened_to(server: Server) -> None:
+def test_client_that_never_reads_is_not_read_from(server: Server) -> None:
     with server.connect() as client:
         client.put(b"big", bytes(MIB))
     with harmless(server, grows_by_at_most=48 * MIB) as bystander, server.connect(LITTLE) as client:
@@ -155,16 +155,16 @@ def test_a_client_that_asks_for_much_and_never_reads_is_no_longer_listened_to(se
 
 
 @pytest.mark.parametrize("request_", [b"stats\r\n", b"version\r\n", b"get none\r\n"])
-def test_a_client_that_never_reads_small_replies_is_bounded_too(server: Server, request_: bytes) -> None:
+def test_client_that_never_reads_small_replies_is_bounded(server: Server, request_: bytes) -> None:
     with harmless(server, grows_by_at_most=16 * MIB), server.connect(LITTLE) as client:
         requests = request_ * 2_000_000
         assert send_until_stuck(client, requests) < len(requests)
 
 
-# Many.
+# Many clients.
 
 
-def test_a_thousand_connections_that_open_and_drop_leave_nothing_behind(server: Server) -> None:
+def test_thousand_dropped_connections_leave_nothing(server: Server) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
     with server.connect() as client:
@@ -178,17 +178,17 @@ def test_a_thousand_connections_that_open_and_drop_leave_nothing_behind(server: 
                     case 1:
                         each.send(b"set nothing 0 0 100\r\nhalf")
                     case 2:
-                        # A reset in place of an orderly end.
+                        # A reset instead of an orderly close.
                         each.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             for each in clients:
                 each.close()
             eventually(lambda: client.stats()["curr_connections"] == "2", "all but two are gone")
-        journals = 2  # those of the queues that came into being meanwhile
+        journals = 2  # those of the queues that were created meanwhile
         eventually(lambda: server.open_files() <= files_before + journals, "their descriptors are given back")
         assert client.stats()["queue_nothing_waiters"] == "0"
 
 
-def test_a_put_that_is_read_before_the_ends_of_those_who_waited_loses_no_item(server: Server) -> None:
+def test_put_before_the_disconnects_of_waiting_clients_loses_no_item(server: Server) -> None:
     with server.connect() as client:
         waiters = [server.connect() for _ in range(300)]
         for waiter in waiters:
@@ -196,7 +196,7 @@ def test_a_put_that_is_read_before_the_ends_of_those_who_waited_loses_no_item(se
         eventually(lambda: client.stats().get("queue_work_waiters") == "300", "all wait")
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            client.send(b"version\r\n")  # so it is the first that is read from, before most of the others
+            client.send(b"version\r\n")  # so it is read first, before most of the others
             for waiter in waiters:
                 waiter.close()
             client.send(set_(b"work", b"hello"))
@@ -207,7 +207,7 @@ def test_a_put_that_is_read_before_the_ends_of_those_who_waited_loses_no_item(se
         assert client.get(b"work/t=5000") == b"hello"
 
 
-def test_a_flood_of_new_queues_is_served(server: Server) -> None:
+def test_flood_of_new_queues_is_served(server: Server) -> None:
     with harmless(server, grows_by_at_most=64 * MIB), server.connect() as client:
         client.send(b"".join(b"get q%d\r\n" % number for number in range(2000)))
         client.expect(b"END\r\n" * 2000)

@@ -1,4 +1,4 @@
-"""Access lists name the subjects of certificates, over every protocol."""
+"""Access lists with the subjects of certificates, over every protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST: Final = "mq.example"
 
 
 class Request(NamedTuple):
-    """What is sent, and the reply where it is allowed and where it is not."""
+    """A request, the reply if it is allowed, and the reply if it is refused."""
 
     sent: bytes
     allowed: bytes
@@ -75,10 +75,10 @@ REQUESTS: Final = {
     },
     "thrift": {what: Request(*map(binary.frame, request)) for what, request in THRIFT.items()},
 }
-"""By the protocol and by what a refusal says."""
+"""By the protocol and the reason of the refusal."""
 
 MAY: Final = {"shop": PUT, "billing": GET, "ops": ADMINISTRATE}
-"""What each of them may do, and the others may not."""
+"""The requests that only the listed clients may send."""
 
 
 CONFIG: Final = f"""queuePath = "queues"
@@ -102,7 +102,7 @@ def serve(processes: Processes, authority: Authority, protocol: str) -> Server:
 
 @contextmanager
 def certified(server: Server, authority: Authority, name: str, protocol: str) -> Iterator[Client]:
-    """A client with a certificate of that name."""
+    """Return a client with a certificate of that name."""
     context = ssl.create_default_context(cafile=authority.ca_file)
     context.load_cert_chain(*authority.sign(name))
     with Client(server.port_of(protocol)) as client:
@@ -116,7 +116,7 @@ def is_logged(server: Server, peer: int, name: str, what: str) -> bool:
 
 
 @pytest.mark.parametrize("protocol", list(REQUESTS))
-def test_the_lists_are_of_certificates(processes: Processes, authority: Authority, protocol: str) -> None:
+def test_lists_contain_subjects_of_certificates(processes: Processes, authority: Authority, protocol: str) -> None:
     server = serve(processes, authority, protocol)
     refused = []
     for name in MAY:

@@ -1,4 +1,4 @@
-"""A storage that fails when the server has started already: the process ends with a sentence and an exit status."""
+"""A storage that fails after the server has started: the process ends with a sentence and an exit status."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ class LateFactory(AcmeFactory):
 
 @pytest.fixture
 def late(processes: Processes) -> Processes:
-    """Servers that find the storage `late`."""
+    """Return servers that find the storage `late`."""
     install(processes.folder, "late = late:LateFactory")
     processes.write("late.py", LATE)
     return processes
@@ -82,7 +82,7 @@ def late(processes: Processes) -> Processes:
         ("faulty", EX_CANNOT_CREATE, "ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_storage_that_fails_late_ends_the_process_as_one_that_fails_early(
+def test_late_failure_ends_the_process_like_an_early_one(
     late: Processes, when: str, error: str, status: int, sentence: str
 ) -> None:
     ended = late.run(*late.twistd("--storage", f"late:{when},{error}", "--memcache", ANY_PORT, pidfile="late.pid"))
@@ -93,7 +93,7 @@ def test_a_storage_that_fails_late_ends_the_process_as_one_that_fails_early(
     assert not (late.folder / "late.pid").exists()
 
 
-def test_a_daemon_whose_storage_fails_late_says_so_in_its_log_and_ends(late: Processes) -> None:
+def test_daemon_logs_a_late_failure_and_ends(late: Processes) -> None:
     arguments = ("--storage", "late:later,in-use", "--memcache", ANY_PORT)
     started = late.run(*late.twistd(*arguments, daemon=True, pidfile="late.pid", logfile="late.log"))
     assert (started.returncode, started.stderr) == (0, "")
@@ -102,7 +102,7 @@ def test_a_daemon_whose_storage_fails_late_says_so_in_its_log_and_ends(late: Pro
     assert not (late.folder / "late.pid").exists()
 
 
-def test_a_stop_before_the_storage_has_answered_is_no_failed_start(late: Processes) -> None:
+def test_stop_before_the_storage_has_loaded_is_no_failed_start(late: Processes) -> None:
     server = late.start("", "--storage", "late:at-close,away")
     eventually((late.folder / "waiting").exists, "the reactor runs, and the storage waits")
     server.signal(signal.SIGTERM)
@@ -110,14 +110,14 @@ def test_a_stop_before_the_storage_has_answered_is_no_failed_start(late: Process
     assert (late.folder / "closed").exists()
 
 
-def test_a_storage_that_raises_what_is_no_error_of_a_storage_ends_the_process_with_a_sentence(late: Processes) -> None:
+def test_unknown_exception_of_a_storage_ends_the_process_with_a_sentence(late: Processes) -> None:
     ended = late.run(*late.twistd("--storage", "late:early,faulty", "--memcache", ANY_PORT, pidfile="late.pid"))
     assert (ended.returncode, ended.stderr) == (EX_CANNOT_CREATE, "kestrel: ZeroDivisionError: division by zero\n")
     assert "Traceback" not in ended.stdout
     assert not (late.folder / "late.pid").exists()
 
 
-def test_a_failed_start_ends_the_process_also_where_nobody_hears_of_it(late: Processes) -> None:
+def test_failed_start_ends_the_process_without_a_standard_error(late: Processes) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     process = Child[bytes](
@@ -140,13 +140,13 @@ ENDS_WITH_75 = (
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_an_exit_status_is_that_of_a_process_that_was_started_without_an_output(closed: str) -> None:
+def test_process_without_an_output_has_an_exit_status(closed: str) -> None:
     program = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, ENDS_WITH_75]
     ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stderr) == (75, "" if "2" in closed else "last words\n")
 
 
-def test_a_storage_that_is_lost_for_good_while_it_serves_ends_the_process(late: Processes) -> None:
+def test_storage_that_fails_while_it_serves_ends_the_process(late: Processes) -> None:
     ended = late.run(*late.twistd("--storage", "late:serving,lost", "--memcache", ANY_PORT, pidfile="late.pid"))
     sentence = "another server has taken the queues over"
     assert (ended.returncode, ended.stderr) == (EX_TRY_AGAIN, f"kestrel: {sentence}\n")

@@ -1,4 +1,4 @@
-"""What belongs to the process is settled before the server in it is made."""
+"""The process is prepared before its server is made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kestrel.server.startup_errors import EX_CONFIG, CannotServe
 from tests.child import PATIENCE_S
 
 
-def test_the_limit_of_open_files_is_raised_before_the_storage_counts_them(
+def test_limit_of_open_files_is_raised_before_the_storage_reads_it(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     done: list[str] = []
@@ -57,7 +57,7 @@ def page_faults(environment: Mapping[str, str]) -> int:
     return int(ended.stdout)
 
 
-def test_freed_memory_is_used_again_unless_the_environment_sets_its_limit() -> None:
+def test_freed_memory_is_reused_unless_the_environment_sets_its_limit() -> None:
     assert page_faults({}) < 20
     assert page_faults({"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}) >= 20
 

@@ -1,4 +1,4 @@
-"""What is made before root's privileges are given up is the user's all the same. Shown without being root."""
+"""Files that are made before root's privileges are dropped belong to the user. The tests do not run as root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kestrel.server.startup_errors import EX_CONFIG, CannotServe
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Who the process is, as root would see it happen."""
+    """The identity of the process, as root would change it."""
     done: list[str] = []
     ids = {"uid": 0, "gid": 0}
 
@@ -36,14 +36,14 @@ class _User:
         self.pw_gid = gid
 
 
-def test_it_is_made_by_the_user_and_root_is_root_again(done: list[str]) -> None:
+def test_user_makes_it_and_root_is_restored(done: list[str]) -> None:
     assert call_as_user(7, 8, lambda: done.append("made") or "it") == "it"
     at = done.index("made")
     assert set(done[:at]) == {"gid 8", "uid 7"}
     assert (os.geteuid(), os.getegid()) == (0, 0)
 
 
-def test_root_is_root_again_also_after_a_failure(done: list[str]) -> None:
+def test_root_is_restored_after_a_failure(done: list[str]) -> None:
     def fails() -> None:
         raise PermissionError
 
@@ -52,13 +52,13 @@ def test_root_is_root_again_also_after_a_failure(done: list[str]) -> None:
     assert (os.geteuid(), os.getegid()) == (0, 0)
 
 
-def test_without_a_group_it_is_that_of_the_user(done: list[str]) -> None:
+def test_default_group_is_that_of_the_user(done: list[str]) -> None:
     call_as_user(7, None, lambda: done.append("made"))
     assert set(done[: done.index("made")]) == {"gid 8", "uid 7"}
 
 
 @pytest.mark.parametrize(("uid", "gid", "euid"), [(None, None, 0), (7, 8, 1000)], ids=["not asked for", "not root"])
-def test_otherwise_it_is_made_as_it_is(
+def test_otherwise_no_identity_changes(
     done: list[str], monkeypatch: pytest.MonkeyPatch, uid: int | None, gid: int | None, euid: int
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: euid)
@@ -66,7 +66,7 @@ def test_otherwise_it_is_made_as_it_is(
     assert done == ["made"]
 
 
-def test_the_log_is_opened_by_the_user(done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_opens_the_log(done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     class Opened:
         def __init__(self, settings: object) -> None:
             done.append("log opened")

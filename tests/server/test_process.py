@@ -1,4 +1,4 @@
-"""The real process: how it starts, what it says, how it stops, and what is there after it was killed."""
+"""The real process: its start, log and stop, and its data after a kill."""
 
 import os
 import re
@@ -126,14 +126,14 @@ def test_a_stop_finishes_pending_replies(processes: Processes) -> None:
     with server.connect() as client:
         client.put(b"work", item)
         client.send(b"get work\r\n")
-        client.expect(reply[:100])  # the rest is more than sockets hold: most of it is still with the server
+        client.expect(reply[:100])  # most of the reply is still in the server, because sockets hold less
         server.signal(signal.SIGTERM)
         eventually(lambda: "kestrel is stopping" in server.logged(), "the stop begins")
         assert client.to_the_end() == reply[100:]
     server.exit_status()
 
 
-def test_a_client_that_never_reads_does_not_keep_the_server_from_stopping(processes: Processes) -> None:
+def test_client_that_never_reads_does_not_prevent_a_stop(processes: Processes) -> None:
     server = processes.serve(CONFIG)
     with server.connect() as client:
         client.put(b"work", bytes(8 << 20))
@@ -170,7 +170,7 @@ def test_all_items_are_back_after_a_restart(processes: Processes) -> None:
         assert [client.get(b"other") for _ in range(4)] == [b"1", b"2", b"3", None]
 
 
-# The log and the configuration, anew.
+# SIGHUP: the log and the configuration.
 
 
 LOGGING = '[logging]\nfile = "kestrel.log"\n'
@@ -211,7 +211,7 @@ def test_a_hangup_that_cannot_reopen_the_log_keeps_it_and_reloads(
     eventually(lambda: log.exists() and "reloaded" in log.read_text(), "the log is opened anew")
 
 
-def test_lines_that_another_process_logs_are_kept(processes: Processes) -> None:
+def test_lines_of_another_process_are_kept(processes: Processes) -> None:
     server = processes.serve(CONFIG + LOGGING, log="kestrel.log")
     with server.log.open("a") as log:
         log.write("another's line\n")
@@ -268,9 +268,9 @@ def test_a_reload_of_an_invalid_file_is_answered_with_the_reason_on_one_line(pro
 
 
 def sessions_told_of(server: Server) -> int:
-    """How many connections the log tells of, after one more was made."""
+    """Return the number of logged connections, after one more was made."""
     with server.connect() as client:
-        client.ask(b"version\r\n", f"VERSION {__version__}\r\n".encode())  # it is told before it is answered
+        client.ask(b"version\r\n", f"VERSION {__version__}\r\n".encode())  # it is logged before it is answered
         return server.logged().count("Session opened")
 
 
@@ -281,7 +281,7 @@ def test_a_reload_changes_the_log_levels(processes: Processes) -> None:
     for quiet in ('level = "warn"\n', 'level = "info"\nlevels = {"kestrel.net" = "error"}\n'):
         before = server.logged().count("Session opened")
         processes.write("kestrel.toml", traced + "[logging]\n" + quiet)
-        reload_by_command(server)  # the last connection that is told of
+        reload_by_command(server)  # the last logged connection
         assert sessions_told_of(server) == before + 1
         assert sessions_told_of(server) == before + 1
         processes.write("kestrel.toml", traced)
@@ -332,7 +332,7 @@ def test_reloaded_codec_settings_apply_to_new_connections(
 
 
 class Daemon:
-    """A server in the background, known by its pidfile."""
+    """A server in the background, with its pidfile."""
 
     def __init__(self, processes: Processes, config: str = CONFIG) -> None:
         processes.write("kestrel.toml", config)
@@ -377,11 +377,11 @@ def test_a_daemon_serves_in_the_background_until_a_signal(processes: Processes) 
     assert (processes.folder / "queues" / "work").exists()
 
 
-# A start that cannot be.
+# Failed starts.
 
 
 def refused(processes: Processes, config: str, *arguments: str, daemon: bool) -> tuple[int, str]:
-    """A server that does not start: its exit status, and what stderr says."""
+    """Return the exit status and standard error of a server that does not start."""
     processes.write("refused.toml", config)
     ended = processes.run(
         *processes.twistd(
@@ -399,7 +399,7 @@ def refused(processes: Processes, config: str, *arguments: str, daemon: bool) ->
 
 
 def says(stderr: str, sentence: str) -> None:
-    """Standard error has one clear sentence and nothing else."""
+    """Check that standard error has one clear sentence and nothing else."""
     assert re.search(sentence, stderr), stderr
     assert stderr.startswith("kestrel: ")
     assert stderr.count("\n") == 1, stderr
@@ -517,7 +517,7 @@ def test_a_wrong_configuration_is_refused_with_all_its_mistakes(processes: Proce
     assert processes.running() == []
 
 
-# What the command line can do besides.
+# Other options of the command line.
 
 
 def validated(processes: Processes, config: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -763,7 +763,7 @@ def test_a_storage_description_says_where_the_journal_is(processes: Processes, a
     assert not (processes.folder / "queues").exists()
 
 
-# Killed.
+# Killed servers.
 
 
 def test_after_kill_9_every_acknowledged_item_is_there_in_order(processes: Processes) -> None:

@@ -1,4 +1,4 @@
-"""Which connections are the hub's: those over plain TCP, of every protocol. What else there is has Twisted's own."""
+"""Plain TCP connections of every protocol belong to the hub. All others belong to Twisted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.server.running import ANY_PORT, PATIENCE_S, REQUESTS
         ("tcpx:1", False),
     ],
 )
-def test_what_plain_tcp_is(endpoint: str, is_plain: bool) -> None:
+def test_endpoints_of_plain_tcp_are_recognised(endpoint: str, is_plain: bool) -> None:
     assert is_plain_tcp(endpoint) is is_plain
 
 
@@ -96,7 +96,7 @@ class Running:
 
     @property
     def watched(self) -> int:
-        """How many descriptors the reactor watches."""
+        """The number of descriptors that the reactor watches."""
         return len(self.reactor.getReaders())
 
     def stop(self) -> None:
@@ -125,7 +125,7 @@ def run(tmp_path: Path) -> Iterator[Callable[[str, str], Running]]:
 
 
 @pytest.mark.parametrize("given", ["", "maxConnections = 20000\n"])
-def test_file_limit_is_warned_of_only_if_more_connections_are_configured(
+def test_file_limit_is_reported_only_if_more_connections_are_configured(
     monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 1024))
@@ -169,7 +169,7 @@ def answers(client: socket.socket, reply: bytes) -> bool:
 def descriptors_of_a_client(
     running: Running, family: socket.AddressFamily, address: tuple[str, int] | str
 ) -> int:
-    """Connect a client, let it be answered, and return how many more descriptors the reactor watches."""
+    """Connect a client that gets a reply, and return the number of descriptors that were added to the reactor."""
     watched = running.watched
     with socket.socket(family) as client:
         client.connect(address)
@@ -179,7 +179,7 @@ def descriptors_of_a_client(
         return running.watched - watched
 
 
-def test_it_says_that_it_serves_behind_whatever_comes_between_loading_and_serving(tmp_path: Path) -> None:
+def test_start_is_logged_after_everything_between_loading_and_serving(tmp_path: Path) -> None:
     with capturedLogs() as events:
 
         def has_said() -> list[object]:
@@ -192,7 +192,7 @@ def test_it_says_that_it_serves_behind_whatever_comes_between_loading_and_servin
     assert said_before == []
 
 
-def test_clients_of_other_endpoints_are_watched_one_by_one(run: Callable[[str, str], Running], tmp_path: Path) -> None:
+def test_clients_of_other_endpoints_are_watched_singly(run: Callable[[str, str], Running], tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     running = run("memcache", f"unix:{path}")
     assert descriptors_of_a_client(running, socket.AF_UNIX, path) == 1
@@ -200,10 +200,10 @@ def test_clients_of_other_endpoints_are_watched_one_by_one(run: Callable[[str, s
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[socket.socket], None]:
-    """Has the process believe that this one is systemd's."""
+    """Make the process believe that systemd has opened this socket."""
 
     def give(listening: socket.socket) -> None:
-        handed_over = os.dup(listening.fileno())  # whoever listens there closes it
+        handed_over = os.dup(listening.fileno())  # the port closes it
         monkeypatch.setattr(_SystemdParser, "_sddaemon", ListenFDs([handed_over], ["kestrel.socket"]))
 
     return give
@@ -212,7 +212,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[socket.socket], None]:
 @pytest.mark.parametrize(
     ("family", "domain", "host"), [(socket.AF_INET, "INET", "127.0.0.1"), (socket.AF_INET6, "INET6", "::1")]
 )
-def test_clients_of_ports_that_systemd_has_opened_are_watched_as_one(
+def test_clients_of_tcp_ports_of_systemd_are_watched_as_one(
     run: Callable[[str, str], Running],
     given: Callable[[socket.socket], None],
     family: socket.AddressFamily,
@@ -227,7 +227,7 @@ def test_clients_of_ports_that_systemd_has_opened_are_watched_as_one(
         assert descriptors_of_a_client(running, family, listening.getsockname()[:2]) == 0
 
 
-def test_a_unix_socket_that_systemd_has_opened_is_as_any_other(
+def test_unix_socket_of_systemd_is_like_any_other(
     run: Callable[[str, str], Running], given: Callable[[socket.socket], None], tmp_path: Path
 ) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
@@ -238,7 +238,7 @@ def test_a_unix_socket_that_systemd_has_opened_is_as_any_other(
         assert descriptors_of_a_client(running, socket.AF_UNIX, listening.getsockname()) == 1
 
 
-def test_before_root_is_given_up_only_ports_are_opened(tmp_path: Path) -> None:
+def test_root_only_opens_ports(tmp_path: Path) -> None:
     seen: list[list[str]] = []
     storage = f"journal:{tmp_path}/queues"
     running = Running(tmp_path, "memcache", ANY_PORT, storage, bound=lambda: seen.append(os.listdir(tmp_path)))
@@ -247,7 +247,7 @@ def test_before_root_is_given_up_only_ports_are_opened(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["queues"]
 
 
-def test_without_epoll_plain_tcp_is_as_any_other_endpoint(
+def test_without_epoll_plain_tcp_is_like_any_other_endpoint(
     run: Callable[[str, str], Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "IS_AVAILABLE", False)
@@ -255,7 +255,7 @@ def test_without_epoll_plain_tcp_is_as_any_other_endpoint(
     assert descriptors_of_a_client(running, socket.AF_INET, address_of(running)) == 1
 
 
-def test_where_somebody_else_has_the_admin_port_that_nobody_asked_for_the_server_goes_on_without(
+def test_default_admin_port_in_use_does_not_prevent_a_start(
     tmp_path: Path,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, capturedLogs() as events:
@@ -264,7 +264,7 @@ def test_where_somebody_else_has_the_admin_port_that_nobody_asked_for_the_server
     assert [event for event in events if "no admin pages" in event.get("log_format", "")]
 
 
-def test_only_where_the_admin_port_can_be_asked_something_is_the_past_remembered(
+def test_history_is_recorded_only_with_an_admin_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Routes] = []

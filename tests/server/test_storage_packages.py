@@ -1,4 +1,4 @@
-"""Storages in packages that are really built and installed: regular, editable, and as drop-ins."""
+"""Storages in packages that are built and installed: regular, editable, and as drop-ins."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ REFUSALS: Final = {
     "careless": "storage 'careless' of acme-broken 1.0 cannot be used: its factory cannot create a storage: KeyError:"
     " 'dsn'",
 }
-"""The beginning of the sentence with which a storage is refused. tests/storage/test_plugins.py has all reasons."""
+"""The beginning of the error about a refused storage. tests/storage/test_plugins.py has all reasons."""
 
 WAYS: Final = ("regular", "editable", "dropped")
-"""How a storage of that name is installed."""
+"""The installation of each storage."""
 
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> ScratchEnvironment:
-    """An environment with a storage for each way, and with broken ones."""
+    """Return an environment with a storage for each installation, and with broken ones."""
     scratch = ScratchEnvironment(tmp_path_factory.mktemp("scratch"))
     regular = scratch.package("acme-regular", named("regular"), {"regular": "AcmeFactory"})
     editable = scratch.package("acme-editable", named("editable"), {"editable": "AcmeFactory"}, version="2.0rc1")
@@ -49,19 +49,19 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> ScratchEnvironment:
 
 
 def named(name: str) -> str:
-    """The sound module, its factory under that name."""
+    """Return the source of a valid module, with its factory under that name."""
     return f"{ACME}\nAcmeFactory.name = {name!r}\n"
 
 
 @pytest.fixture
 def installed(processes: Processes, scratch: ScratchEnvironment) -> Processes:
-    """Servers of the scratch environment."""
+    """Return servers of the scratch environment."""
     processes.command = scratch.twistd
     return processes
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_server_keeps_its_queues_in_a_storage_however_that_was_installed(installed: Processes, way: str) -> None:
+def test_server_uses_a_storage_of_every_installation(installed: Processes, way: str) -> None:
     server = installed.serve("", "--storage", f"{way}:")
     with server.connect() as client:
         client.put(b"work", b"hello")
@@ -71,7 +71,7 @@ def test_a_server_keeps_its_queues_in_a_storage_however_that_was_installed(insta
     assert server.stderr() == ""
 
 
-def test_help_storage_lists_what_there_is_and_what_is_broken(installed: Processes, scratch: ScratchEnvironment) -> None:
+def test_help_storage_lists_valid_and_broken_storages(installed: Processes, scratch: ScratchEnvironment) -> None:
     shown = installed.run(*installed.twistd("--help-storage"))
     assert (shown.returncode, shown.stderr) == (0, "")
     text = " ".join(shown.stdout.split())
@@ -81,26 +81,26 @@ def test_help_storage_lists_what_there_is_and_what_is_broken(installed: Processe
     assert f" editable (from acme-editable 2.0rc1) {about}" in usable
     assert f" regular (from acme-regular 1.0) {about}" in usable
     assert f" dropped (from the drop-in {scratch.site}/twisted/plugins/acme_dropped.py) {about}" in usable
-    assert " careless (from acme-broken 1.0) " in usable  # what it does when it is used nobody knows yet
+    assert " careless (from acme-broken 1.0) " in usable  # its behaviour is known only when it is used
     assert usable.startswith("Storages, by the word before the colon of --storage: journal (built in) journal:FOLDER")
     assert ignored == "- storage 'memory' of acme-broken 1.0: a built-in storage has that name"
     assert f"- {REFUSALS['away']}" in broken
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_broken_storage_is_refused_with_a_sentence_and_no_traceback(installed: Processes, name: str) -> None:
+def test_broken_storage_is_refused_without_a_traceback(installed: Processes, name: str) -> None:
     refused = installed.run(*installed.twistd("--storage", f"{name}:", "--validate"))
     assert (refused.returncode, refused.stdout) == (EX_CONFIG, "")
     assert refused.stderr.startswith(f"kestrel: {REFUSALS[name]}")
     assert refused.stderr.count("\n") == 1
 
 
-def test_a_drop_in_that_cannot_be_imported_is_told_where_a_storage_is_missing(installed: Processes) -> None:
+def test_unknown_storage_is_reported_with_the_drop_ins_that_cannot_be_imported(installed: Processes) -> None:
     path = drop_in(installed.folder, "acme_torn", "import acme_driver\n")
     sentence = f"the drop-in {path} cannot be used: ModuleNotFoundError: No module named 'acme_driver'"
     refused = installed.run(*installed.twistd("--storage", "torn:", "--validate"))
     assert (refused.returncode, refused.stdout) == (EX_CONFIG, "")
-    # Before that twistd itself has looked for what it can run, and says in its own way what it could not import.
+    # Before that, twistd itself looks for plugins, and reports in its own way what it could not import.
     last = refused.stderr.splitlines()[-1]
     assert last.startswith("kestrel: there is no storage 'torn'; there are away, careless, dropped, ")
     assert last.endswith(f"; twistd kestrel --help-storage lists them; {sentence}")
@@ -109,20 +109,20 @@ def test_a_drop_in_that_cannot_be_imported_is_told_where_a_storage_is_missing(in
     assert f"- {sentence}" in " ".join(shown.stdout.split())
 
 
-def test_what_is_broken_keeps_no_server_from_starting_that_does_not_use_it(installed: Processes) -> None:
+def test_broken_storage_does_not_affect_servers_without_it(installed: Processes) -> None:
     server = installed.serve("", "--storage", "memory:")
     assert "acme" not in server.logged() + server.stderr()
 
 
-# What it looks like.
+# The list.
 
 
 @pytest.mark.parametrize("columns", [60, 80, 132])
-def test_the_list_is_as_wide_as_the_terminal_and_keeps_words_whole(columns: int) -> None:
+def test_list_is_as_wide_as_the_terminal_and_keeps_words(columns: int) -> None:
     lines = storage_help(columns).splitlines()
     assert columns - 20 < max(len(line) for line in lines) <= columns
     assert any("scroll:FOLDER[?archive=FOLDER][&reserve=SIZE]" in line for line in lines)
 
 
-def test_the_list_is_never_narrower_than_can_be_read() -> None:
+def test_list_has_a_minimum_width() -> None:
     assert storage_help(0) == storage_help(1) == storage_help(40)

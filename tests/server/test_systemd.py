@@ -1,4 +1,4 @@
-"""The units of systemd in tap-configs: their ports, handed over as systemd does it, to the command of the service."""
+"""The systemd units in tap-configs: their ports, passed as systemd does, and the command of the service."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ os.environ |= {"LISTEN_FDS": str(count), "LISTEN_PID": str(os.getpid())}
 os.environ["LISTEN_FDNAMES"] = ":".join(["kestrel.socket"] * count)
 os.execv(sys.argv[2 + count], sys.argv[2 + count :])
 """
-"""What systemd does between fork and exec: sockets from descriptor 3 on, and what tells the process of them."""
+"""Do what systemd does between fork and exec: pass sockets from descriptor 3 on, and their variables."""
 
 
 def settings(unit: str, name: str) -> list[str]:
-    """What a unit sets that to, line by line."""
+    """Return the values of a setting in a unit, one for each line."""
     return re.findall(rf"^{name}=(.*)$", unit.replace("\\\n", ""), re.MULTILINE)
 
 
 @pytest.fixture
 def sockets() -> Iterator[list[socket.socket]]:
-    """One that listens for each port of the unit, in its order."""
+    """Return a listening socket for each port of the unit, in its order."""
     with ExitStack() as stack:
         listening = []
         for _ in settings(SOCKET, "ListenStream"):
@@ -55,7 +55,7 @@ def sockets() -> Iterator[list[socket.socket]]:
 
 
 def start(processes: Processes, sockets: list[socket.socket]) -> Server:
-    """As systemd starts it."""
+    """Start the service as systemd does."""
     config = (UNITS / "systemd.toml").read_text().replace("/var/lib/kestrel", str(processes.folder))
     processes.write("kestrel.toml", config)
     (line,) = settings(SERVICE, "ExecStart")
@@ -82,7 +82,7 @@ def test_each_protocol_is_served_on_its_port(processes: Processes, sockets: list
     assert "Traceback" not in server.logged() + server.stderr()
 
 
-def test_who_comes_while_it_is_restarted_waits(processes: Processes, sockets: list[socket.socket]) -> None:
+def test_clients_wait_during_a_restart(processes: Processes, sockets: list[socket.socket]) -> None:
     server = start(processes, sockets).serves()
     port = server.port
     with Client(port) as client:
@@ -94,7 +94,7 @@ def test_who_comes_while_it_is_restarted_waits(processes: Processes, sockets: li
         waiting.expect(b"VALUE work 0 3\r\none\r\nEND\r\n")
 
 
-def test_what_is_called_a_reload_is_one(processes: Processes, sockets: list[socket.socket]) -> None:
+def test_reload_of_the_unit_reloads_the_configuration(processes: Processes, sockets: list[socket.socket]) -> None:
     (reload,) = settings(SERVICE, "ExecReload")
     kill, hang_up, whom = reload.split()
     assert (Path(kill).name, hang_up, whom) == ("kill", "-HUP", "$MAINPID")
@@ -104,7 +104,7 @@ def test_what_is_called_a_reload_is_one(processes: Processes, sockets: list[sock
 
 
 @pytest.mark.parametrize("which", ["index=0", "name=kestrel.socket"])
-def test_without_systemd_it_is_said_in_one_sentence(processes: Processes, which: str) -> None:
+def test_start_without_systemd_is_reported_in_one_sentence(processes: Processes, which: str) -> None:
     endpoint = f"systemd:domain=INET:{which}"
     done = processes.run(*processes.twistd("--memcache", endpoint))
     assert done.returncode == 78
@@ -113,7 +113,7 @@ def test_without_systemd_it_is_said_in_one_sentence(processes: Processes, which:
 
 @pytest.fixture
 def units(tmp_path: Path) -> list[str]:
-    """The units, with a command that is there."""
+    """Return the units, with the path of an existing command."""
     paths = []
     for name, unit in (("kestrel.service", SERVICE), ("kestrel.socket", SOCKET)):
         path = tmp_path / name
@@ -123,18 +123,18 @@ def units(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.needs("systemd-analyze")
-def test_systemd_has_nothing_against_the_units(processes: Processes, units: list[str]) -> None:
+def test_systemd_accepts_the_units(processes: Processes, units: list[str]) -> None:
     done = processes.run("systemd-analyze", "verify", "--man=no", *units)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 @pytest.mark.needs("systemd-analyze")
-def test_systemd_finds_little_that_the_server_could_do_to_the_system(processes: Processes, units: list[str]) -> None:
+def test_systemd_rates_the_service_as_well_confined(processes: Processes, units: list[str]) -> None:
     done = processes.run("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=20", units[0])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_configuration_keeps_everything_where_the_unit_lets_it(processes: Processes) -> None:
+def test_configuration_uses_only_folders_that_the_unit_allows(processes: Processes) -> None:
     (folder,) = settings(SERVICE, "StateDirectory")
     paths = re.findall(r'^\w+ = "(/.*)"$', (UNITS / "systemd.toml").read_text(), re.MULTILINE)
     assert len(paths) == 2

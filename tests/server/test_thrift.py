@@ -17,7 +17,7 @@ from tests.server.thrift_clients import Item, Thrift
 CONFIG: Final = 'queuePath = "queues"\nmaxOpenTransactions = 2000\n'
 
 PATIENCE_MS: Final = int(1000 * PATIENCE_S) // 2
-"""How long a get waits for what must come: less than its client waits for the answer."""
+"""Timeout of a get whose item must come, shorter than the client's timeout."""
 
 LONG_MS: Final = 3_600_000
 
@@ -49,7 +49,7 @@ def queue() -> str:
 # Items.
 
 
-def test_items_come_back_in_order_byte_for_byte(client: Thrift, queue: str) -> None:
+def test_items_return_in_order_byte_for_byte(client: Thrift, queue: str) -> None:
     items = [b"", b"\n", b"\x00\xff\x80", bytes(range(256)), b"x" * 1_000_000, *ITEMS]
     assert client.put(queue, items) == len(items)
     assert client.get(queue, len(items)) == [Item(item, 0) for item in items]
@@ -60,7 +60,7 @@ def test_items_come_back_in_order_byte_for_byte(client: Thrift, queue: str) -> N
 
 
 def killed_while_it_held(processes: Processes, server: Server, queue: str, items: int, auto_abort_ms: int) -> None:
-    """Let a program take so many items, which are all there are, and kill it."""
+    """Let a program take all items, and kill it."""
     arguments = [str(server.port_of("thrift")), queue, str(items), str(auto_abort_ms)]
     with Child(
         [sys.executable, "-m", "tests.server.thrift_clients", *arguments],
@@ -74,7 +74,7 @@ def killed_while_it_held(processes: Processes, server: Server, queue: str, items
     assert taken == b"%d\n" % items
 
 
-def test_what_a_killed_program_held_comes_back_in_order_each_item_once(
+def test_open_reads_of_a_killed_program_return_once_and_in_order(
     processes: Processes, server: Server, client: Thrift, queue: str
 ) -> None:
     assert client.put(queue, ITEMS) == len(ITEMS)
@@ -92,7 +92,7 @@ def test_what_a_killed_program_held_comes_back_in_order_each_item_once(
     assert counted == {"items": "0", "transactions": "3000", "canceled_transactions": "2000"}
 
 
-def test_after_the_death_of_the_server_open_reads_are_back_in_order_and_old_ids_end_none(
+def test_open_reads_of_a_killed_server_return_and_old_ids_end_none(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with Processes(tmp_path_factory.mktemp("death")) as processes:

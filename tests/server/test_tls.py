@@ -1,4 +1,5 @@
-"""TLS on every protocol: whom a port lets in, whom it is, and certificates that change while clients are connected."""
+"""TLS on every protocol: accepted clients, their identities, and certificates that change while clients are connected.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_pymemcache_puts_and_gets_over_tls(processes: Processes, authority: Auth
     client.close()
 
 
-def test_a_client_without_a_certificate_is_not_let_in(processes: Processes, authority: Authority) -> None:
+def test_client_without_a_certificate_is_refused(processes: Processes, authority: Authority) -> None:
     server = processes.serve('queuePath = "queues"\n', endpoint=tls(authority, "mtls"))
     with pytest.raises((ssl.SSLError, ConnectionError)), connected(server, trusting(authority)) as client:
         assert ask(client, *_version()) == b""
@@ -98,7 +99,7 @@ def test_log_names_a_client_that_does_not_speak_tls(processes: Processes, author
     eventually(lambda: line in server.logged(), "the log says why")
 
 
-def test_request_timeout_ends_a_silent_handshake_and_no_finished_one(
+def test_request_timeout_ends_a_silent_handshake_but_no_finished_one(
     processes: Processes, authority: Authority
 ) -> None:
     config = 'queuePath = "queues"\n'
@@ -115,7 +116,7 @@ def test_request_timeout_ends_a_silent_handshake_and_no_finished_one(
         assert ask(client, *_version()) == b"VERSION "
 
 
-def test_one_connection_too_many_is_closed(processes: Processes, authority: Authority) -> None:
+def test_connection_above_the_limit_is_closed(processes: Processes, authority: Authority) -> None:
     server = processes.serve('queuePath = "queues"\nmaxConnections = 1\n', endpoint=tls(authority))
     with connected(server, trusting(authority)) as client:
         assert ask(client, *_version()) == b"VERSION "
@@ -136,7 +137,7 @@ def _version() -> tuple[bytes, int]:
         ("1.3", ssl.TLSVersion.TLSv1_3, True),
     ],
 )
-def test_the_oldest_version_is_the_minimum(
+def test_oldest_version_is_the_configured_minimum(
     processes: Processes, authority: Authority, minimum: str, version: ssl.TLSVersion, is_let_in: bool
 ) -> None:
     server = processes.serve('queuePath = "queues"\n', endpoint=tls(authority, more=f":minimum={minimum}"))
@@ -168,12 +169,12 @@ def test_client_that_offers_alpn_is_served(processes: Processes, authority: Auth
         assert client.selected_alpn_protocol() is None
 
 
-def test_certificates_are_read_again_and_nobody_is_hung_up_on(processes: Processes, authority: Authority) -> None:
+def test_reloaded_certificates_disconnect_no_client(processes: Processes, authority: Authority) -> None:
     server = processes.serve('queuePath = "queues"\n', endpoint=tls(authority))
     context = trusting(authority)
     with connected(server, context) as before:
         first = before.getpeercert(binary_form=True)
-        authority.sign(HOST)  # in the place of the other
+        authority.sign(HOST)  # replaces the other
         server.signal(signal.SIGHUP)
         eventually(lambda: _shown(server, context) != first, "the new certificate is shown")
         assert ask(before, *_version()) == b"VERSION "
@@ -193,7 +194,7 @@ def _shown(server: Server, context: ssl.SSLContext) -> bytes | None:
         (lambda cert, key: cert.write_text("nonsense"), "it has no certificate"),
     ],
 )
-def test_certificates_that_cannot_be_used_leave_everything_as_it_was(
+def test_invalid_certificates_change_nothing(
     processes: Processes, authority: Authority, spoil: Callable[[Path, Path], object], why: str
 ) -> None:
     server = processes.serve('queuePath = "queues"\n', endpoint=tls(authority))
@@ -222,7 +223,7 @@ def test_certificates_that_cannot_be_used_leave_everything_as_it_was(
         ("reloadtls:port:certKey={cert}:privateKey={key}", "port"),
     ],
 )
-def test_what_cannot_be_meant_is_said_before_the_start(
+def test_invalid_tls_endpoints_are_reported_before_the_start(
     processes: Processes, authority: Authority, endpoint: str, why: str
 ) -> None:
     cert_file, key_file = authority.sign(HOST)
@@ -248,7 +249,7 @@ def test_clients_of_a_trusted_endpoint_are_administrators(processes: Processes, 
 
 
 @pytest.mark.parametrize("given", ["unix:/run/admin.sock", "http=tcp:80", "memcache"])
-def test_a_trusted_endpoint_names_its_protocol(processes: Processes, given: str) -> None:
+def test_trusted_endpoint_names_its_protocol(processes: Processes, given: str) -> None:
     done = processes.run(*processes.twistd("--trust", given))
     assert done.returncode != 0
     assert "--trust needs PROTOCOL=ENDPOINT" in done.stdout + done.stderr

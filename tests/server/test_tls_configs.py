@@ -36,13 +36,13 @@ FOLDERS: Final = ("etc/kestrel", "run/kestrel", "var/spool/kestrel", "var/lib/ke
 
 
 def command_in(text: str, word: str) -> str:
-    """The command of the comment that has that word, with the lines that belong to it."""
+    """Return the command of the comment that contains that word, with its continuation lines."""
     (block,) = [block for block in re.findall(r"(?:^#     .*\n)+", text, re.MULTILINE) if word in block]
     return block.replace("#     ", "")
 
 
 class Configured:
-    """A daemon by one of the files."""
+    """A daemon with one of the files."""
 
     def __init__(self, processes: Processes, name: str) -> None:
         self.folder = processes.folder
@@ -100,7 +100,7 @@ def hardened(processes: Processes) -> Configured:
     return Configured(processes, "hardened.toml")
 
 
-def test_clients_are_served_over_tls_and_see_who_the_server_is(tls: Configured) -> None:
+def test_clients_are_served_over_tls_and_verify_the_server(tls: Configured) -> None:
     for protocol in ("memcache", "thrift"):
         with tls.client(tls.options(), protocol) as client:
             client.put(protocol, b"one")
@@ -115,7 +115,7 @@ def test_clients_are_served_over_tls_and_see_who_the_server_is(tls: Configured) 
         assert client_of_text.recv(100) == b"+1\n"
 
 
-def test_the_network_cannot_administrate_and_the_socket_of_the_owner_can(tls: Configured) -> None:
+def test_administrators_use_the_owners_socket_and_not_the_network(tls: Configured) -> None:
     with tls.client(tls.options()) as client, pytest.raises(ServerError, match="only an administrator"):
         client.flush("work")
     path = tls.folder / "run" / "kestrel" / "admin.sock"
@@ -127,7 +127,7 @@ def test_the_network_cannot_administrate_and_the_socket_of_the_owner_can(tls: Co
         assert owner.recv(100) == b"END\r\n"
 
 
-def test_who_has_a_certificate_may_what_its_subject_may(mtls: Configured) -> None:
+def test_certificate_has_the_rights_of_its_subject(mtls: Configured) -> None:
     for protocol in ("memcache", "thrift"):
         with (
             mtls.client(mtls.options("shop"), protocol) as shop,
@@ -145,7 +145,7 @@ def test_who_has_a_certificate_may_what_its_subject_may(mtls: Configured) -> Non
             ops.flush("orders")
 
 
-def test_a_hardened_server_serves_those_in_the_lists_and_its_owner_administrates(hardened: Configured) -> None:
+def test_hardened_server_serves_listed_clients_and_its_owner_administrates(hardened: Configured) -> None:
     with (
         hardened.client(hardened.options("shop")) as shop,
         hardened.client(hardened.options("billing")) as billing,
@@ -165,7 +165,7 @@ def test_a_hardened_server_serves_those_in_the_lists_and_its_owner_administrates
 
 
 @pytest.mark.needs("openssl")
-def test_the_command_for_it_shows_the_name_of_a_client(processes: Processes, authority: Authority) -> None:
+def test_documented_command_shows_the_name_of_a_client(processes: Processes, authority: Authority) -> None:
     command = command_in((ROOT / "tap-configs" / "mtls.toml").read_text(), "openssl")
     certificate, _ = authority.sign("shop")
     done = processes.run("sh", "-ec", command.replace("/etc/kestrel/client.pem", certificate))
