@@ -1,4 +1,4 @@
-"""When an abuse has passed: the arithmetic of the harness, without a server."""
+"""The limits for an abuse run, computed without a server."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ def test_figures_are_the_medians_of_the_rounds() -> None:
     assert (of_three.quiet_ms, of_three.abuse_ms, of_three.ratio) == (2.0, 12.0, 3.0)
 
 
-def test_what_is_slower_than_the_ratio_and_than_the_floor_fails() -> None:
+def test_round_above_the_ratio_and_the_floor_fails() -> None:
     assert failures(seen((2.0, 2.0 * MOST_RATIO)), MIB) == []
     assert failures(seen((0.1, FLOOR_MS - 0.1)), MIB) == []
     assert failures(seen((0.1, FLOOR_MS)), MIB) == ["p99 5.0 ms is 50.0 times the quiet p99"]
     assert failures(seen((2.0, 10.5)), MIB, floor_ms=11.0) == []
 
 
-def test_one_bad_round_of_three_is_the_machine_and_two_are_not() -> None:
+def test_one_bad_round_of_three_passes_and_two_fail() -> None:
     assert failures(seen((1.0, 2.0), (1.0, 900.0), (1.0, 2.0)), MIB) == []
     assert len(failures(seen((1.0, 2.0), (1.0, 900.0), (1.0, 900.0)), MIB)) == 1
 
 
-def test_growth_beyond_the_bound_fails() -> None:
+def test_growth_beyond_the_limit_fails() -> None:
     assert failures(seen((1.0, 1.0), grown=MIB), MIB) == []
     assert failures(seen((1.0, 1.0), grown=3 * MIB), MIB) == ["the server grew by 3 MiB, more than 1"]
 
 
-def test_a_log_that_grows_with_the_abuse_fails() -> None:
+def test_log_that_grows_with_the_abuse_fails() -> None:
     most = int(LINES_MORE + 10 * LINES_PER_S)
     assert failures(seen((1.0, 1.0), lines=most), MIB) == []
     assert len(failures(seen((1.0, 1.0), lines=most + 1), MIB)) == 1
 
 
-def test_whatever_went_wrong_fails_also_without_a_round() -> None:
+def test_error_fails_without_a_round() -> None:
     assert failures(seen(wrong=("it is lost",)), MIB) == ["it is lost"]
 
 
-def test_a_stall_counts_for_all_that_would_have_stood_behind_it() -> None:
+def test_stall_counts_for_all_requests_that_would_have_waited() -> None:
     assert stalls(EVERY_S / 2) == [EVERY_S / 2]
     assert stalls(3 * EVERY_S) == pytest.approx([3 * EVERY_S, 2 * EVERY_S, EVERY_S])
 
@@ -61,7 +61,7 @@ def test_long_runs_have_three_rounds_and_short_ones_one() -> None:
     assert [rounds_of(seconds) for seconds in (0.5, 2, 6, 10, 100)] == [1, 1, 2, 3, 3]
 
 
-def test_each_abuse_has_a_name_of_its_own() -> None:
+def test_names_of_abuses_are_unique() -> None:
     assert len({each.name for each in ABUSES}) == len(ABUSES)
 
 
@@ -73,18 +73,18 @@ def fails(place: Place) -> None:
     raise ValueError("no")
 
 
-def test_what_became_of_an_abuser_is_told_by_its_process(tmp_path: Path) -> None:
+def test_process_of_an_abuser_reports_its_result(tmp_path: Path) -> None:
     with at_work(Abuse("counts", counts, 1), {}, tmp_path, 0.0, 1) as fates:
         assert not fates
     assert fates == {"counted": 1}
 
 
-def test_an_abuser_that_fails_is_not_taken_for_one_that_is_stood(tmp_path: Path) -> None:
+def test_failed_abuser_is_not_a_withstood_one(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="ValueError: no"), at_work(Abuse("fails", fails, 1), {}, tmp_path, 0.0, 1):
         pass
 
 
-def test_an_abuser_that_works_too_much_has_to_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abuser_that_works_too_much_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     worked = [0.0]
 

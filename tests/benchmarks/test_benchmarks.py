@@ -1,4 +1,4 @@
-"""The benchmarks run, each with next to nothing to do; how fast they are is no test's business."""
+"""The benchmarks run, each with little work. Their speed is not tested."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FORKING.set_forkserver_preload(["benchmarks.__main__"])
 
 @pytest.fixture(autouse=True)
 def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fresh process has imported everything by the time it begins: what it takes is not measured here."""
+    """Import everything in a new process first, so that the import is not measured."""
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: FORKING)
 
 
@@ -69,7 +69,7 @@ def test_replay_measures_every_case() -> None:
     assert all(row["mb_per_s"] > 0 for row in rows)
 
 
-def test_hot_path_measures_every_case_of_the_build_that_runs() -> None:
+def test_hot_path_measures_every_case_of_the_running_build() -> None:
     rows = rows_of(hot_path, hot_path.Sizes(requests=400, repeats=1))
     assert [(row["queues"], row["pipeline"]) for row in rows] == list(hot_path.CASES)
     assert {row["build"] for row in rows} == {BUILD}
@@ -102,7 +102,7 @@ def test_postgres_compares_each_storage_with_the_journal() -> None:
     assert {row["ratio"] for row in rows if row["storage"] == postgres.SYNCED} == {1}
 
 
-def test_memory_measures_what_an_item_takes() -> None:
+def test_memory_measures_the_memory_of_an_item() -> None:
     (row,) = rows_of(memory, memory.Sizes({64: 50_000}, repeats=1), seed=1)
     assert 21 < row["bytes_over_data"] < 200
 
@@ -131,7 +131,7 @@ def test_open_files_uses_and_loads_queues() -> None:
     assert 100 < rows[0]["most_open_files"] < 1000
 
 
-def test_expiry_watches_a_client_while_every_item_leaves() -> None:
+def test_expiry_measures_a_client_while_all_items_expire() -> None:
     sizes = expiry.Sizes(items=3_000, watched_s=0.02, lead_s=1.5, repeats=1, disk_bytes=MIB)
     rows = rows_of(expiry, sizes, seed=1)
     assert [(row["case"], row["phase"]) for row in rows] == [
@@ -143,7 +143,7 @@ def test_expiry_watches_a_client_while_every_item_leaves() -> None:
 
 def test_expiry_fails_when_a_client_waited_too_long() -> None:
     figures = results(expiry.COLUMNS)
-    figures.add(case="the timer", phase=expiry.BEFORE, worst_ms_most=90.0)  # that is not its fault
+    figures.add(case="the timer", phase=expiry.BEFORE, worst_ms_most=90.0)  # not the fault of the server
     figures.add(case="the timer", phase=expiry.WHILE, worst_ms_most=50.0)
     expiry.check(figures)
     figures.add(case="the timer", phase=expiry.AFTER, worst_ms_most=50.1)
@@ -165,7 +165,7 @@ def test_fanout_shows_what_children_share() -> None:
             assert 8 <= row["bytes_per_child"] < 64
 
 
-def test_operations_compares_the_storages_in_every_way() -> None:
+def test_operations_compares_all_storages_and_operations() -> None:
     rows = rows_of(operations, operations.Sizes((64,), rounds=1, turns=1, batches=2), seed=1)
     assert [(row["through"], row["sync_journal"], row["operation"]) for row in rows] == [
         (through, sync, operation)
@@ -176,14 +176,14 @@ def test_operations_compares_the_storages_in_every_way() -> None:
     assert all(row["cpu_cost"] > 0 for row in rows)
 
 
-def test_restart_reads_what_no_hint_tells() -> None:
+def test_restart_reads_files_without_hints() -> None:
     rows = rows_of(restart, restart.Sizes(items=20_000, since_hint=2_000, repeats=1, disk_bytes=MIB), seed=1)
     read = {row["case"]: row["mb_read"] for row in rows}
     assert list(read) == [case.name for case in restart.CASES]
     assert read["scroll, after a stop"] < read["scroll, after a crash"] < read["scroll, without a hint"]
 
 
-def test_slow_reader_finds_that_what_is_kept_has_bounds() -> None:
+def test_slow_reader_finds_limits_of_memory() -> None:
     sizes = slow_reader.Sizes(20_000, held_every=1_000, child_items=6_400, checkpoint_items=5_000, disk_bytes=MIB)
     rows = rows_of(slow_reader, sizes, seed=1)
     assert [(row["case"], row["held"]) for row in rows] == list(
@@ -193,7 +193,7 @@ def test_slow_reader_finds_that_what_is_kept_has_bounds() -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_a_backlog_is_made_as_a_server_leaves_it(storage: str, tmp_path: Path) -> None:
+def test_prepared_backlog_is_like_that_of_a_server(storage: str, tmp_path: Path) -> None:
     make_backlog(storage, tmp_path, 1, 1024, 30_000, taken=7)  # more than one file of a scroll
     opened = Opened(storage, tmp_path)
     queue = opened.queue()
@@ -207,15 +207,15 @@ def test_reload_measures_every_change() -> None:
     assert all(row["held_ms_most"] >= row["held_ms_least"] > 0 for row in rows)
 
 
-def test_admin_measures_every_call() -> None:
+def test_admin_measures_every_request() -> None:
     rows = rows_of(admin, admin.Sizes(queues=100, repeats=2))
     assert [row["call"] for row in rows] == [*admin.CALLS, admin.SAMPLE]
     assert all(row["total_ms"] >= row["longest_ms"] > 0 for row in rows)
 
 
-def test_admin_fails_when_a_call_held_the_reactor_too_long() -> None:
+def test_admin_fails_when_a_request_blocks_the_reactor_too_long() -> None:
     figures = results(admin.COLUMNS)
-    figures.add(call="/stats.json", total_ms=300.0, longest_ms=11.0)  # nobody asks for it again and again
+    figures.add(call="/stats.json", total_ms=300.0, longest_ms=11.0)  # only one request is made
     figures.add(call="/metrics", total_ms=99.9, longest_ms=10.0)
     admin.check(figures)
     figures.add(call="/api/overview", total_ms=30.0, longest_ms=10.1)
@@ -223,14 +223,14 @@ def test_admin_fails_when_a_call_held_the_reactor_too_long() -> None:
         admin.check(figures)
 
 
-def test_a_table_has_a_line_for_each_row() -> None:
+def test_table_has_a_line_for_each_row() -> None:
     table = results((Column("name", "name"), Column("figure", "MB/s", ",.1f")))
     table.add(name="first", figure=1234.56)
     table.add(name="second")
     assert table.lines() == ["name       MB/s", "first   1,234.6", "second"]
 
 
-def test_as_json_each_row_is_a_line_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_a_line_for_each_row_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     with Results("test", (), as_json=True) as figures:
         figures.add(case="first", figure=2)
     assert json.loads(capsys.readouterr().out) == {"benchmark": "test", "case": "first", "figure": 2}
@@ -242,7 +242,7 @@ def test_spread_and_percentile() -> None:
     assert (percentile(values, 99.9), percentile(values, 50), percentile([7.0], 99.9)) == (999, 500, 7)
 
 
-def test_the_picture_is_whole() -> None:
+def test_picture_is_complete() -> None:
     curve = Curve("a < b", [(0, Spread(1, 1, 1)), (1_000, Spread(0.9, 0.8, 1.1))])
     picture = ElementTree.fromstring(draw("A title", {"put": [curve], "get": [curve]}))
     assert len(picture.findall("{http://www.w3.org/2000/svg}polyline")) == 2

@@ -1,4 +1,4 @@
-"""What a benchmark starts does not outlive it, and a signal that comes just then ends it all the same."""
+"""Child processes of a benchmark end with it, also after a signal during their start."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_sigterm_in_the_middle_of_a_start_ends_the_program() -> None:
+def test_sigterm_during_a_start_ends_the_program() -> None:
     ended = run(TOLD_IN_THE_MIDDLE)
     assert (ended.returncode, ended.stdout, ended.stderr) == (7, "", "")
 
 
-def test_a_child_is_gone_with_its_parent_however_that_ended() -> None:
+def test_child_ends_with_its_parent() -> None:
     ended = run(KILLED)
     assert ended.returncode == -signal.SIGKILL
     child = Path("/proc", ended.stdout.strip())
     eventually(lambda: not child.exists() or "(zombie)" in (child / "status").read_text(), "the child is gone")
 
 
-def test_a_child_hears_the_signals_that_were_held_back_for_its_start() -> None:
+def test_child_receives_signals_that_were_blocked_during_its_start() -> None:
     process = child_processes.start(["sleep", "60"])
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(60) == -signal.SIGTERM

@@ -1,4 +1,4 @@
-"""The load generator asks in each server's own words, and believes no reply that it has not compared."""
+"""The load generator speaks each server's protocol, and compares every reply."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.client.scripted import ScriptedServer, scripted, talk
 pytestmark = pytest.mark.needs("gcc")
 
 ITEM = b"\0\0\0\0\0\0\0\0"
-"""The first item of the first connection, where items have eight bytes: all of them are its number."""
+"""The first item of the first connection. Its eight bytes are its number."""
 SECOND = b"\1\0\0\0\0\0\0\0"
 NO_PID = 1
 
 Conversation = Sequence[tuple[bytes, bytes]]
-"""What the generator sends, and what it is told."""
+"""A fake server with the requests of the generator, and its replies."""
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ CONVERSATIONS: dict[str, tuple[Load, Conversation]] = {
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_each_server_is_asked_in_its_own_words(name: str, generator: Generator) -> None:
+def test_requests_have_the_protocol_of_each_server(name: str, generator: Generator) -> None:
     load, conversation = CONVERSATIONS[name]
     with scripted(talk(*conversation)) as server:
         figures = generator.run(load._replace(connections=1, size=8), port_of(server), NO_PID)
@@ -206,13 +206,13 @@ LIES: dict[str, tuple[Conversation, str]] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_wrong_reply_is_found(name: str, generator: Generator) -> None:
+def test_wrong_reply_is_found(name: str, generator: Generator) -> None:
     conversation, sentence = LIES[name]
     with scripted(talk(*conversation)) as server, pytest.raises(WrongReply, match=sentence):
         generator.run(Load("memcache", connections=1, size=8, items=1), port_of(server), NO_PID, "the liar")
 
 
-def test_a_wrong_byte_behind_the_number_of_an_item_is_found(generator: Generator) -> None:
+def test_wrong_byte_behind_the_number_of_an_item_is_found(generator: Generator) -> None:
     put = b"set bench00000 0 0 9\r\n" + ITEM
     lie = b"VALUE bench00000 0 9\r\n" + ITEM + b"\xff\r\nEND\r\n"
 
@@ -237,12 +237,12 @@ def test_a_wrong_byte_behind_the_number_of_an_item_is_found(generator: Generator
         ([PING, (redis(b"LPUSH", QUEUE, ITEM), b":x\r\n")], r'expected a number, came "x'),
     ],
 )
-def test_a_wrong_number_is_found(lie: Conversation, sentence: str, generator: Generator) -> None:
+def test_wrong_number_is_found(lie: Conversation, sentence: str, generator: Generator) -> None:
     with scripted(talk(*lie)) as server, pytest.raises(WrongReply, match=sentence):
         generator.run(Load("redis", connections=1, size=8, items=1), port_of(server), NO_PID)
 
 
-def test_a_job_of_another_number_than_was_put_is_found(generator: Generator) -> None:
+def test_job_with_another_number_than_put_is_found(generator: Generator) -> None:
     put = (b"put 0 0 120 8\r\n%b\r\n" % ITEM, b"INSERTED 9\r\n")
     lie = (b"reserve\r\n", b"RESERVED 8 8\r\n%b\r\n" % ITEM)
     talked = talk(TUBES, USE, put, lie)
@@ -252,7 +252,7 @@ def test_a_job_of_another_number_than_was_put_is_found(generator: Generator) -> 
 
 @contextmanager
 def ceiling(generator: Generator) -> Iterator[tuple[int, int]]:
-    """The port and the process of `load serve`."""
+    """Return the port and the process of `load serve`."""
     with Child[str]([generator.path, "serve"], stdout=subprocess.PIPE, text=True) as process:
         try:
             yield int(process.read_line().removeprefix("port ")), process.pid
@@ -276,7 +276,7 @@ FLAGS: dict[str, tuple[list[str], Callable[[dict[str, float]], bool]]] = {
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_each_flag_does_what_it_says(name: str, generator: Generator) -> None:
+def test_each_option_has_its_effect(name: str, generator: Generator) -> None:
     words, is_so = FLAGS[name]
     with ceiling(generator) as (port, pid):
         asked = [generator.path, "--protocol", "memcache", "--port", str(port), "--pid", str(pid), *words]
@@ -318,7 +318,7 @@ WRONG_CALLS = {
 
 
 @pytest.mark.parametrize("name", WRONG_CALLS)
-def test_who_calls_it_wrongly_is_told_how(name: str, generator: Generator) -> None:
+def test_wrong_arguments_are_explained(name: str, generator: Generator) -> None:
     words, sentence = WRONG_CALLS[name]
     done = subprocess.run([generator.path, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
@@ -326,14 +326,14 @@ def test_who_calls_it_wrongly_is_told_how(name: str, generator: Generator) -> No
     assert done.stdout == ""
 
 
-def test_its_help_names_every_option(generator: Generator) -> None:
+def test_help_names_every_option(generator: Generator) -> None:
     said = subprocess.run([generator.path, "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
     load = Load("memcache", queues=1, items=1, is_behind=True)
     options = [word for word in load.arguments(1, 1) if word.startswith("--")]
     assert not [option for option in options if f"{option} " not in said]
 
 
-def test_without_a_compiler_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_reported_with_its_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SystemExit, match="apt-get install gcc"):
         Generator(tmp_path)

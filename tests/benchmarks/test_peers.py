@@ -1,4 +1,4 @@
-"""The comparison with other servers runs, tells what it saw, and leaves nothing behind."""
+"""The comparison with other servers runs, reports its figures, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TINY = Sizes((2,), (2,), (1,), (1,), (0, 100), rounds=1, seconds=0.01, warm_s=0.
 
 
 def figures(items_per_s: float, requests_per_s: float = 100.0) -> Figures:
-    """Those of a second."""
+    """Return results with these figures per second."""
     seen = Figures(*[1.0] * len(Figures._fields))  # type: ignore[arg-type]
     return seen._replace(
         requests=round(requests_per_s), items=round(items_per_s), items_per_s=items_per_s, requests_per_s=requests_per_s
@@ -63,7 +63,7 @@ def figures(items_per_s: float, requests_per_s: float = 100.0) -> Figures:
 
 
 def measured(case: Case, *each_round: Mapping[str, float]) -> Measured:
-    """Items a second by each server, round by round."""
+    """Return results with items per second for each server and round."""
     told = [{name: figures(value) for name, value in round_.items()} for round_ in each_round]
     return Measured(case, told, dict.fromkeys(each_round[0], 50 * MB))
 
@@ -75,7 +75,7 @@ def case_named(name: str) -> Case:
 # Cases.
 
 
-def test_one_thing_is_varied_at_a_time() -> None:
+def test_one_axis_varies_at_a_time() -> None:
     base = case_named("pipeline 1")
     changed = {"connections", "size", "pipeline", "workload", "children", "queues", "is_behind"}
     for case in cases.cases(FULL):
@@ -92,14 +92,14 @@ def test_one_thing_is_varied_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("sizes", [FULL, QUICK, SHORT])
-def test_every_form_has_every_axis_and_no_name_twice(sizes: Sizes) -> None:
+def test_every_form_has_every_axis_and_unique_names(sizes: Sizes) -> None:
     all_cases = cases.cases(sizes)
     assert len({case.name for case in all_cases}) == len(all_cases)
     axes = {cases.CONNECTIONS, cases.SIZE, cases.PIPELINE, cases.QUEUES, cases.WORKLOAD, cases.SYNC, cases.BACKLOG}
     assert {case.axis for case in all_cases} == axes
 
 
-def test_the_base_stands_on_each_axis_and_is_one_work() -> None:
+def test_base_case_is_on_every_axis() -> None:
     base = case_named("connections 50")
     same = [case.axis for case in cases.cases(FULL) if case.work == base.work]
     assert same == [cases.CONNECTIONS, cases.SIZE, cases.PIPELINE, cases.QUEUES, cases.SYNC, cases.BACKLOG]
@@ -117,28 +117,28 @@ def test_the_base_stands_on_each_axis_and_is_one_work() -> None:
         ("backlog 1,000,000", {SYNC_EACH, MEMCACHED}),
     ],
 )
-def test_a_server_takes_part_where_it_has_what_is_asked_for(name: str, without: set[Program]) -> None:
+def test_server_takes_part_in_the_cases_that_it_supports(name: str, without: set[Program]) -> None:
     everyone = (KESTREL, KESTREL_PURE, BEANSTALKD, REDIS, MEMCACHED, SYNC_EACH)
     case = case_named(name)
     assert {program for program in everyone if not interleaved_runs.takes_part(program, case)} == without
 
 
-# Ratios, goals, and how they are told.
+# Ratios and goals.
 
 
-def test_figures_of_one_round_are_divided_by_each_other() -> None:
+def test_ratios_are_within_a_round() -> None:
     seen = measured(case_named("connections 50"), {"kestrel": 10, "redis": 20}, {"kestrel": 40, "redis": 40})
     assert seen.ratio("kestrel", "redis", ITEMS) == Spread(0.75, 0.5, 1.0)
     assert seen.ratio("kestrel", "redis", REQUESTS) == Spread(1, 1, 1)
     assert seen.ratio("kestrel", "beanstalkd", ITEMS) is None
 
 
-def test_there_is_no_ratio_to_who_did_nothing() -> None:
+def test_server_without_results_has_no_ratio() -> None:
     seen = measured(case_named("connections 50"), {"kestrel": 10, "redis": 0})
     assert seen.ratio("kestrel", "redis", ITEMS) is None
 
 
-def test_ratios_stand_in_the_row_of_the_other_server() -> None:
+def test_ratio_is_in_the_row_of_the_other_server() -> None:
     seen = [measured(case_named("connections 50"), {"kestrel": 10, "kestrel, pure": 5, "redis": 20})]
     by_server = {str(row["server"]): row for row in rows(seen)}
     assert by_server["redis"]["items_ratio"] == 0.5
@@ -191,14 +191,14 @@ def test_ratios_stand_in_the_row_of_the_other_server() -> None:
         ),
     ],
 )
-def test_goals_are_judged_by_items(
+def test_goals_are_compared_in_items(
     name: str, seen: Mapping[str, float], build: str, wanted: list[tuple[float, bool]]
 ) -> None:
     judged = goals.goals([measured(case_named(name), seen)], build)
     assert [(goal.wanted, goal.is_seen) for goal in judged] == wanted
 
 
-def test_a_backlog_is_compared_with_the_empty_queue_of_the_same_rounds() -> None:
+def test_backlog_is_compared_with_the_empty_queue_of_the_same_rounds() -> None:
     pure = {"kestrel, pure": 4}
     empty = measured(case_named("backlog 0"), {"kestrel": 100, **pure}, {"kestrel": 10, **pure})
     full = measured(case_named("backlog 1,000,000"), {"kestrel": 90, "kestrel, pure": 3}, {"kestrel": 7, **pure})
@@ -209,17 +209,17 @@ def test_a_backlog_is_compared_with_the_empty_queue_of_the_same_rounds() -> None
     ]
 
 
-def test_memory_may_be_a_bit_more_than_the_limit_of_the_queue() -> None:
+def test_memory_may_slightly_exceed_the_limit_of_the_queue() -> None:
     assert goals.memory_goal("kestrel", 1_000_000, 128 * MIB + 100 * MB, 128 * MIB).is_seen
     assert not goals.memory_goal("kestrel", 1_000_000, 128 * MIB + 101 * MB, 128 * MIB).is_seen
 
 
-def test_a_goal_is_told_in_a_line() -> None:
+def test_goal_is_reported_in_a_line() -> None:
     assert Goal("more", 2.0, 1.5).line() == "MISSED  more: 1.50, at least 2.00"
     assert Goal("less", 2.0, 1.5, is_least=False).line() == "met     less: 1.50, at most 2.00"
 
 
-def test_the_time_that_is_left_is_that_of_the_steps_that_are_left() -> None:
+def test_remaining_time_is_that_of_the_remaining_steps() -> None:
     now = [100.0]
     clock = RunProgress(10, lambda: now[0])
     assert clock.left() == ""
@@ -230,7 +230,7 @@ def test_the_time_that_is_left_is_that_of_the_steps_that_are_left() -> None:
     assert clock.left() == ", 20 s left"
 
 
-def test_the_picture_has_a_panel_for_each_axis_and_a_curve_for_each_pair() -> None:
+def test_picture_has_a_panel_for_each_axis_and_a_curve_for_each_pair() -> None:
     seen = [
         measured(case_named(name), {"kestrel": 30, "redis": 20, "beanstalkd": 1, CEILING: 1000})
         for name in ("connections 10", "connections 50", "sync each reply")
@@ -246,7 +246,7 @@ def test_the_picture_has_a_panel_for_each_axis_and_a_curve_for_each_pair() -> No
     assert "prefers-color-scheme: dark" in str(picture.findtext(f"{SVG}style"))
 
 
-def test_a_ratio_beyond_the_picture_stands_at_its_edge() -> None:
+def test_ratio_beyond_the_picture_is_at_its_edge() -> None:
     ratios = {"1": Spread(1e9, 1e9, 1e9), "2": Spread(1e-9, 0, 1)}
     picture = ElementTree.fromstring(draw("title", {"axis": [Curve("one to other", ratios)]}))
     height = float(picture.attrib["viewBox"].split()[-1])
@@ -254,7 +254,7 @@ def test_a_ratio_beyond_the_picture_stands_at_its_edge() -> None:
     assert all(0 < float(point.split(",")[1]) < height for point in line.attrib["points"].split())
 
 
-def test_a_reader_is_told_what_makes_figures_worthless() -> None:
+def test_reader_is_warned_of_worthless_figures() -> None:
     machine_has = {"cores": 2, "file_system": "ext4", "folder": "/somewhere"}
     assert peers.notes(machine_has) == []
     [one_core] = peers.notes({**machine_has, "cores": 1})
@@ -268,7 +268,7 @@ def test_a_reader_is_told_what_makes_figures_worthless() -> None:
 
 
 def processes_in(folder: Path) -> list[int]:
-    """Those that work in that folder, or were made there."""
+    """Return the processes whose working folder or files are in that folder."""
     found = []
     for entry in os.listdir("/proc"):
         for link in ("cwd", "exe"):
@@ -286,7 +286,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("program", [KESTREL, *OTHERS])
-def test_a_server_is_gone_with_its_folder_whatever_happens(program: Program, tmp_path: Path) -> None:
+def test_server_and_its_folder_are_always_removed(program: Program, tmp_path: Path) -> None:
     def work() -> None:
         with running(program, tmp_path / "own", DEFAULT) as server:
             assert set(processes_in(tmp_path)) == {server.pid}
@@ -299,7 +299,7 @@ def test_a_server_is_gone_with_its_folder_whatever_happens(program: Program, tmp
     assert processes_in(tmp_path) == []
 
 
-def test_a_server_that_does_not_start_is_said_with_its_words(tmp_path: Path) -> None:
+def test_failed_start_is_reported_with_the_servers_output(tmp_path: Path) -> None:
     broken = Program("broken", "memcache", lambda *_: ["sh", "-c", "echo no such luck; exit 1"], lambda: "1")
     with (
         pytest.raises(SystemExit, match=r"broken does not start:\nno such luck"),
@@ -308,7 +308,7 @@ def test_a_server_that_does_not_start_is_said_with_its_words(tmp_path: Path) -> 
         pass
 
 
-def test_ours_says_whether_it_is_compiled(tmp_path: Path) -> None:
+def test_our_server_reports_its_build(tmp_path: Path) -> None:
     with running(KESTREL_PURE, tmp_path / "own", DEFAULT) as server:
         assert build(server) == "pure"
 
@@ -332,7 +332,7 @@ def test_folder_that_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert f"{tmp_path} is not a checkout of kestrel" in capsys.readouterr().err
 
 
-def test_servers_run_on_the_core_that_they_are_given(tmp_path: Path) -> None:
+def test_servers_run_on_the_given_core(tmp_path: Path) -> None:
     core = cores().server
     with running(KESTREL, tmp_path / "own", DEFAULT, core) as server:
         found = set()
@@ -343,7 +343,7 @@ def test_servers_run_on_the_core_that_they_are_given(tmp_path: Path) -> None:
 
 
 class SyncCount(Disk):
-    """Counts the files that are synced."""
+    """Count the files that are synced."""
 
     def __init__(self) -> None:
         self.syncs = 0
@@ -355,7 +355,7 @@ class SyncCount(Disk):
 
 
 def syncs_of_ten_puts(folder: Path) -> int:
-    """How many syncs it takes until ten clients of one queue, who put at the same time, are answered."""
+    """Return the number of syncs for ten clients that put to one queue at the same time."""
     disk = SyncCount()
     config = Config(default=QueueOverrides({"sync_journal_ms": 0}))
     server = MemoryServer(folder=folder, disk=disk, config=config)
@@ -377,9 +377,9 @@ with syncing_each():
 """
 
 
-def test_without_group_commit_there_is_a_sync_for_each_put(tmp_path: Path) -> None:
+def test_without_group_commit_each_put_has_a_sync(tmp_path: Path) -> None:
     assert syncs_of_ten_puts(tmp_path / "as-it-is") == 1
-    # Python alone can be changed so, as the launcher knows.
+    # Only Python can be changed in this way.
     program = [sys.executable, "-c", SYNCS_WITHOUT_GROUP_COMMIT, str(tmp_path / "changed")]
     environment = {**os.environ, "KESTREL_PURE": "1"}
     changed = subprocess.run(
@@ -388,7 +388,7 @@ def test_without_group_commit_there_is_a_sync_for_each_put(tmp_path: Path) -> No
     assert changed.stdout == "10\n"
 
 
-def test_the_longest_stretch_is_what_lies_between_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longest_stretch_is_the_time_between_two_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("benchmarks.peers.twistd_launcher.time.perf_counter", lambda: now[0])
 
@@ -411,19 +411,19 @@ def test_the_longest_stretch_is_what_lies_between_two_looks(tmp_path: Path, monk
     assert (tmp_path / "told").read_text() == "3.000"
 
 
-# All of it.
+# The whole comparison.
 
 
 LEFT_OUT = {
     *("sync 100 ms", "sync each reply, own queues", "size 1 KiB", "size 1 MiB, 1 conn."),
     *("queues own", "workload waiting", "workload reliable"),
 }
-"""What takes as many servers once more and is told as the others are; `make bench ARGS=--short` has it."""
+"""Cases that start further servers, which `make bench ARGS=--short` includes."""
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
-    """The form with next to nothing to do, and its cases."""
+    """Return the shortest form and its cases."""
     fair = fairness.Sizes(rounds=1, seconds=0.05, flood=500, large_bytes=100_000, slow_bytes=10 * MIB, idle=50)
     monkeypatch.setitem(peers.SIZES, "tiny", (TINY, fair, MIB))
     monkeypatch.setattr(fairness, "LEAD_S", 0.01)
@@ -433,7 +433,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
 
 
 @pytest.mark.needs("gcc", "beanstalkd", "redis-server", "memcached")
-def test_a_short_comparison_tells_all_of_it(
+def test_short_comparison_reports_everything(
     tiny: list[Case], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     affinity = os.sched_getaffinity(0)
@@ -466,7 +466,7 @@ def test_a_short_comparison_tells_all_of_it(
 
 
 @pytest.mark.needs("gcc", "beanstalkd")
-def test_an_end_by_sigterm_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+def test_sigterm_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.peers", "--short"]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     with Child(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as process:
@@ -478,9 +478,9 @@ def test_an_end_by_sigterm_leaves_no_process_and_no_file(tmp_path: Path) -> None
 
 
 @pytest.mark.needs("gcc")
-def test_a_wrong_reply_ends_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_reply_ends_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = Generator(tmp_path)
-    words = ["--protocol", "cache", "--pipeline", "2"]  # a queue does not give the last item to each who asks
+    words = ["--protocol", "cache", "--pipeline", "2"]  # a queue does not deliver the last item to several clients
     monkeypatch.setattr(Load, "arguments", lambda load, port, pid: [*words, "--port", str(port)])
     with (
         pytest.raises(WrongReply, match="kestrel: load: wrong reply 1 of 2"),
@@ -490,7 +490,7 @@ def test_a_wrong_reply_ends_the_comparison(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "own").exists()
 
 
-def test_the_slow_reader_and_the_others_have_their_columns() -> None:
+def test_slow_reader_and_the_others_have_their_columns() -> None:
     results = Results("fairness", fairness.COLUMNS, as_json=False)
     pair = (figures(10), figures(5)._replace(p99_us=7.0, max_us=9.0), 30 * MB)
     fairness._add(results, "idle connections", [pair], 10_000)

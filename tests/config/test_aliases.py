@@ -20,7 +20,7 @@ def resolved(destinations: Mapping[bytes, Sequence[bytes]]) -> dict[bytes, tuple
 
 
 def in_depth(destinations: Mapping[bytes, Sequence[bytes]], name: bytes) -> list[bytes]:
-    """Resolve by plain recursion, which may take exponential time."""
+    """Resolve by simple recursion, which may take exponential time."""
     if name not in destinations:
         return [name]
     return [queue for each in destinations[name] for queue in in_depth(destinations, each)]
@@ -29,13 +29,13 @@ def in_depth(destinations: Mapping[bytes, Sequence[bytes]], name: bytes) -> list
 @pytest.mark.parametrize(
     ("destinations", "queues"),
     [
-        # A parent is one destination; its children are its own affair.
+        # A parent is one destination, whatever its children.
         ({b"all": [b"a", b"a+x"]}, {b"all": (b"a", b"a+x")}),
-        # What looks like an alias's child is an ordinary queue.
+        # A name like that of an alias's child is an ordinary queue.
         ({b"all": [b"more+x"], b"more": [b"a"]}, {b"all": (b"more+x",), b"more": (b"a",)}),
     ],
 )
-def test_what_looks_like_a_child_is_an_ordinary_destination(
+def test_name_like_that_of_a_child_is_an_ordinary_destination(
     destinations: dict[bytes, list[bytes]], queues: dict[bytes, tuple[bytes, ...]]
 ) -> None:
     assert resolved(destinations) == queues
@@ -60,7 +60,7 @@ def test_a_chain_of_aliases_may_exceed_the_recursion_limit() -> None:
 
 
 def test_exponentially_many_paths_are_resolved_quickly() -> None:
-    # 2**200 ways lead from the first to the last.
+    # 2**200 paths lead from the first to the last.
     diamonds = {b"%d" % number: [b"%d" % (number + 1)] * 2 for number in range(200)}
     assert resolved(diamonds)[b"0"] == (b"200",)
 

@@ -1,4 +1,4 @@
-"""The seam to the file system does what it says, with the system's own errors."""
+"""The interface to the file system, which passes on the system's errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PathOf = Callable[[str], bytes]
 
 @pytest.fixture(params=[Disk, FaultyDisk])
 def disk(request: pytest.FixtureRequest) -> Disk:
-    """The disk, and the one for tests, which is the same until it is told otherwise."""
+    """The disk, and the one for tests, which is equal unless a test changes it."""
     return request.param()
 
 
@@ -42,20 +42,20 @@ def test_folders_are_made_with_their_parents_for_the_owner_only(disk: Disk, fold
     assert stat.S_IMODE((folder / "a" / "b").stat().st_mode) == 0o700
 
 
-def test_making_a_folder_that_is_there_is_no_error(disk: Disk, folder: Path) -> None:
+def test_creating_an_existing_folder_is_no_error(disk: Disk, folder: Path) -> None:
     disk.make_folder(str(folder).encode())
     (folder / "file").write_bytes(b"a")
     disk.make_folder(str(folder).encode())
     assert (folder / "file").read_bytes() == b"a"
 
 
-def test_a_folder_cannot_be_made_where_a_file_is(disk: Disk, folder: Path) -> None:
+def test_a_folder_cannot_replace_a_file(disk: Disk, folder: Path) -> None:
     folder.write_bytes(b"")
     with pytest.raises(OSError, match="exists"):
         disk.make_folder(str(folder).encode())
 
 
-def test_files_and_links_to_files_are_listed_and_nothing_else(disk: Disk, folder: Path, path: PathOf) -> None:
+def test_only_files_and_links_to_files_are_listed(disk: Disk, folder: Path, path: PathOf) -> None:
     (folder / "plain").write_bytes(b"")
     (folder / "sub").mkdir()
     (folder / "link").symlink_to(folder / "plain")
@@ -72,7 +72,7 @@ def test_a_missing_folder_cannot_be_listed(disk: Disk, folder: Path) -> None:
         disk.list_files(str(folder).encode())
 
 
-def test_a_folder_can_be_synced_and_one_that_is_not_there_cannot(disk: Disk, tmp_path: Path) -> None:
+def test_a_folder_can_be_synced_and_a_missing_one_cannot(disk: Disk, tmp_path: Path) -> None:
     disk.sync_folder(str(tmp_path).encode())
     with pytest.raises(FileNotFoundError):
         disk.sync_folder(str(tmp_path / "missing").encode())
@@ -96,7 +96,7 @@ def test_writes_are_appended(disk: Disk, folder: Path, path: PathOf) -> None:
     assert (folder / "a").read_bytes() == b"old new newer"
 
 
-def test_writes_after_a_cut_go_to_the_new_end(disk: Disk, folder: Path, path: PathOf) -> None:
+def test_writes_after_a_truncation_go_to_the_new_end(disk: Disk, folder: Path, path: PathOf) -> None:
     descriptor = disk.open_append(path("a"))
     disk.write(descriptor, b"abcdef")
     disk.cut(descriptor, 2)
@@ -115,7 +115,7 @@ def test_short_writes_are_continued(disk: Disk, folder: Path, path: PathOf, monk
     assert (folder / "a").read_bytes() == b"0123456789"
 
 
-def test_a_duplicate_outlives_the_descriptor_it_was_made_of(disk: Disk, folder: Path, path: PathOf) -> None:
+def test_a_duplicate_outlives_its_descriptor(disk: Disk, folder: Path, path: PathOf) -> None:
     descriptor = disk.open_append(path("a"))
     copy = disk.duplicate(descriptor)
     disk.close(descriptor)
@@ -124,7 +124,7 @@ def test_a_duplicate_outlives_the_descriptor_it_was_made_of(disk: Disk, folder: 
     assert (folder / "a").read_bytes() == b"a"
 
 
-def test_no_descriptor_is_inherited_by_a_program_that_is_started(disk: Disk, path: PathOf) -> None:
+def test_no_descriptor_is_inherited_by_a_started_program(disk: Disk, path: PathOf) -> None:
     descriptor = disk.open_append(path("a"))
     copy = disk.duplicate(descriptor)
     assert not os.get_inheritable(descriptor)
@@ -177,14 +177,14 @@ def test_renaming_a_missing_file_fails_and_replaces_nothing(disk: Disk, folder: 
     assert (folder / "b").read_bytes() == b"b"
 
 
-def test_erasing_removes_a_file_and_one_that_is_not_there_is_no_error(disk: Disk, folder: Path, path: PathOf) -> None:
+def test_erasing_removes_a_file_and_ignores_a_missing_one(disk: Disk, folder: Path, path: PathOf) -> None:
     (folder / "a").write_bytes(b"a")
     disk.erase(path("a"))
     disk.erase(path("a"))
     assert list(folder.iterdir()) == []
 
 
-# Room put by.
+# Reserved space.
 
 
 def test_allocated_space_is_reserved_on_disk(disk: Disk, folder: Path, path: PathOf) -> None:
@@ -207,7 +207,7 @@ def test_a_failed_allocation_leaves_no_file(
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system says that there is room for one block."""
+    """Report free space for one block."""
     room = os.statvfs_result((4096, 4096, 1000, 1, 1, 1000, 1000, 1000, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: room)
 
@@ -236,7 +236,7 @@ def test_allocated_space_counts_for_the_next_allocation(
     assert (folder / "a").stat().st_size == 1 << 16
 
 
-# The disk for tests, when it is told otherwise.
+# The disk for tests.
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def faulty() -> FaultyDisk:
     return FaultyDisk()
 
 
-def test_an_operation_fails_as_often_as_told_and_as_late(faulty: FaultyDisk, path: PathOf) -> None:
+def test_an_operation_fails_as_often_and_as_late_as_set(faulty: FaultyDisk, path: PathOf) -> None:
     descriptor = faulty.open_append(path("a"))
     faulty.fail("write", errno.ENOSPC, after=2, times=1)
     faulty.write(descriptor, b"1")
@@ -256,7 +256,7 @@ def test_an_operation_fails_as_often_as_told_and_as_late(faulty: FaultyDisk, pat
     faulty.close(descriptor)
 
 
-def test_a_write_that_fails_may_have_written_some(faulty: FaultyDisk, path: PathOf) -> None:
+def test_a_failing_write_may_have_written_a_part(faulty: FaultyDisk, path: PathOf) -> None:
     descriptor = faulty.open_append(path("a"))
     faulty.fail("write", errno.EIO, torn_bytes=3)
     with pytest.raises(OSError, match="Input/output error"):
@@ -267,7 +267,7 @@ def test_a_write_that_fails_may_have_written_some(faulty: FaultyDisk, path: Path
     faulty.close(descriptor)
 
 
-def test_room_is_used_up_by_writes_and_given_back_by_cuts_and_erasing(faulty: FaultyDisk, path: PathOf) -> None:
+def test_writes_use_space_and_truncation_and_erasing_free_it(faulty: FaultyDisk, path: PathOf) -> None:
     faulty.room = 10
     descriptor = faulty.open_append(path("a"))
     with pytest.raises(OSError, match="No space left"):
@@ -293,7 +293,7 @@ def test_a_process_can_die_in_the_middle_of_a_write(faulty: FaultyDisk, path: Pa
 
 
 def on_medium(disk: FaultyDisk, folder: Path) -> dict[str, bytes]:
-    """What a power failure would leave."""
+    """Return the contents after a power failure."""
     copy = folder.with_name("medium")
     disk.medium.copy(str(folder).encode(), str(copy).encode())
     return {file.name: file.read_bytes() for file in copy.iterdir()}

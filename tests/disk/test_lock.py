@@ -1,4 +1,4 @@
-"""One owner per folder, however the last one ended."""
+"""One owner for each folder, however the last one ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ lock = FolderLock(sys.argv[1].encode())
 print("locked", flush=True)
 sys.stdin.read()
 """
-"""Takes the lock and keeps it until its input ends."""
+"""A program that takes the lock and keeps it until its input ends."""
 
 
 @pytest.fixture
@@ -63,20 +63,20 @@ def test_a_second_owner_in_the_same_process_is_refused(path: bytes) -> None:
     lock.release()
 
 
-def test_a_second_owner_is_refused_with_the_number_of_the_first_ones_process(
+def test_refusal_of_a_second_owner_names_the_process_of_the_first(
     path: bytes, owner: Child[str]
 ) -> None:
     with pytest.raises(FolderInUse, match=rf"\b{owner.pid}\b"):
         FolderLock(path)
 
 
-def test_a_refusal_leaves_the_owners_number_for_the_next(path: bytes, owner: Child[str]) -> None:
+def test_a_refusal_does_not_change_the_owners_process_id(path: bytes, owner: Child[str]) -> None:
     for _ in range(2):
         with pytest.raises(FolderInUse, match=rf"\b{owner.pid}\b"):
             FolderLock(path)
 
 
-def test_an_owner_that_was_killed_owns_nothing(path: bytes, owner: Child[str]) -> None:
+def test_a_killed_owner_owns_nothing(path: bytes, owner: Child[str]) -> None:
     owner.kill()
     owner.wait()
     lock = FolderLock(path)
@@ -90,19 +90,19 @@ def test_a_released_lock_can_be_taken_again(path: bytes) -> None:
     FolderLock(path).release()
 
 
-def test_the_file_stays_when_the_lock_is_released(path: bytes, tmp_path: Path) -> None:
+def test_the_file_remains_when_the_lock_is_released(path: bytes, tmp_path: Path) -> None:
     FolderLock(path).release()
     assert (tmp_path / "lock").exists()
 
 
-def test_a_shorter_number_replaces_a_longer_one_whole(path: bytes, tmp_path: Path) -> None:
+def test_a_shorter_process_id_replaces_a_longer_one(path: bytes, tmp_path: Path) -> None:
     (tmp_path / "lock").write_bytes(b"99999999999\n")
     lock = FolderLock(path)
     assert (tmp_path / "lock").read_bytes() == b"%d\n" % os.getpid()
     lock.release()
 
 
-def test_a_lock_that_says_no_number_is_refused_all_the_same(path: bytes, tmp_path: Path) -> None:
+def test_a_lock_without_a_process_id_is_refused(path: bytes, tmp_path: Path) -> None:
     lock = FolderLock(path)
     (tmp_path / "lock").write_bytes(b"")
     with pytest.raises(FolderInUse):
@@ -110,12 +110,12 @@ def test_a_lock_that_says_no_number_is_refused_all_the_same(path: bytes, tmp_pat
     lock.release()
 
 
-def test_a_folder_that_is_not_there_is_the_systems_error(tmp_path: Path) -> None:
+def test_a_missing_folder_raises_the_systems_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         FolderLock(str(tmp_path / "missing" / "lock").encode())
 
 
-def test_the_lock_holds_though_the_owners_number_cannot_be_written(
+def test_the_lock_works_if_the_process_id_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: object) -> int:

@@ -1,4 +1,4 @@
-"""What is behind the last good record is set aside before it is cut, and nothing is lost on the way."""
+"""A repair copies everything behind the last good record before it truncates the file, and loses nothing."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ def path(folder: Path) -> bytes:
 
 
 def repaired(folder: Path, contents: bytes, disk: Disk | None = None, name: str = "work") -> bytes:
-    """Replay a file of these contents and repair it; returns the path of the copy."""
+    """Replay a file with these contents and repair it. Return the path of the copy."""
     (folder / name).write_bytes(contents)
     end = replay(BytesReader(contents), ReplayedWindow(), NOW_MS)
     assert end.problem is not None
     return repair(disk or Disk(), path(folder), name.encode(), end, NOW_MS).copy
 
 
-def test_a_last_record_cut_short_is_set_aside_and_cut(tmp_path: Path) -> None:
+def test_an_incomplete_last_record_is_copied_and_cut(tmp_path: Path) -> None:
     copy = repaired(tmp_path, A + B[:-1])
     assert files_of(tmp_path) == {"work": A}
     assert Path(copy.decode()).read_bytes() == B[:-1]
 
 
-def test_everything_from_the_damage_on_is_set_aside_and_cut(tmp_path: Path) -> None:
+def test_everything_from_the_damage_on_is_copied_and_cut(tmp_path: Path) -> None:
     copy = repaired(tmp_path, A + DAMAGE + C)
     assert files_of(tmp_path) == {"work": A}
     assert Path(copy.decode()).read_bytes() == DAMAGE + C
 
 
-def test_the_copy_lies_with_the_damaged_files_and_is_named_after_its_file(tmp_path: Path) -> None:
+def test_the_copy_is_in_the_same_folder_and_named_after_its_file(tmp_path: Path) -> None:
     copy = Path(repaired(tmp_path, A + DAMAGE, name="work.1000").decode())
     assert copy.parent == tmp_path / ".kestrel" / "damaged"
     assert copy.name.startswith("work.1000")
 
 
-def test_a_file_whose_first_record_is_damaged_is_moved_whole_and_never_cut(tmp_path: Path) -> None:
+def test_a_file_whose_first_record_is_damaged_is_moved_and_not_cut(tmp_path: Path) -> None:
     disk = FaultyDisk()
     copy = repaired(tmp_path, DAMAGE + A + B, disk)
     assert files_of(tmp_path) == {}
@@ -56,19 +56,19 @@ def test_a_file_whose_first_record_is_damaged_is_moved_whole_and_never_cut(tmp_p
     assert "cut" not in disk.calls
 
 
-def test_a_large_tail_is_set_aside_whole(tmp_path: Path) -> None:
+def test_a_large_tail_is_copied_completely(tmp_path: Path) -> None:
     tail = DAMAGE + bytes(range(256)) * 20_000
     copy = repaired(tmp_path, A + tail)
     assert Path(copy.decode()).read_bytes() == tail
 
 
-def test_two_repairs_in_the_same_moment_keep_both_copies(tmp_path: Path) -> None:
+def test_two_repairs_at_the_same_time_keep_both_copies(tmp_path: Path) -> None:
     repaired(tmp_path, A + b"\xee first")
     repaired(tmp_path, A + b"\xee second")
     assert sorted(set_aside(tmp_path)) == [b"\xee first", b"\xee second"]
 
 
-def test_two_files_moved_whole_in_the_same_moment_are_both_kept(tmp_path: Path) -> None:
+def test_two_files_moved_at_the_same_time_are_both_kept(tmp_path: Path) -> None:
     repaired(tmp_path, b"\xee first")
     repaired(tmp_path, b"\xee second")
     assert sorted(set_aside(tmp_path)) == [b"\xee first", b"\xee second"]
@@ -76,7 +76,7 @@ def test_two_files_moved_whole_in_the_same_moment_are_both_kept(tmp_path: Path) 
 
 @pytest.mark.parametrize("calls", range(16))
 @pytest.mark.parametrize("whole_machine", [False, True], ids=["the process", "the machine"])
-def test_whoever_dies_at_any_step_leaves_every_byte_somewhere(
+def test_a_kill_at_any_step_leaves_every_byte_in_a_file(
     tmp_path: Path, calls: int, whole_machine: bool
 ) -> None:
     folder = tmp_path / "queues"
@@ -104,7 +104,7 @@ def test_whoever_dies_at_any_step_leaves_every_byte_somewhere(
 
 
 @pytest.mark.parametrize("operation", ["open", "write", "sync", "sync_folder"])
-def test_a_copy_that_cannot_be_made_leaves_the_file_as_it_was(tmp_path: Path, operation: str) -> None:
+def test_a_copy_that_cannot_be_made_leaves_the_file_unchanged(tmp_path: Path, operation: str) -> None:
     disk = FaultyDisk()
     disk.fail(operation, errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
@@ -113,7 +113,7 @@ def test_a_copy_that_cannot_be_made_leaves_the_file_as_it_was(tmp_path: Path, op
     assert disk.open_descriptors == set()
 
 
-def test_an_end_that_is_unfinished_at_the_first_record_is_cut_to_nothing(tmp_path: Path) -> None:
+def test_a_file_with_only_an_incomplete_record_is_cut_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A[:7])
     end = ReadEnd(0, "the last record is cut short", is_unfinished=True)
     repair(Disk(), path(tmp_path), b"work", end, NOW_MS)
@@ -121,7 +121,7 @@ def test_an_end_that_is_unfinished_at_the_first_record_is_cut_to_nothing(tmp_pat
     assert set_aside(tmp_path) == [A[:7]]
 
 
-# In a whole folder.
+# A whole folder.
 
 
 @pytest.mark.parametrize("damage", [DAMAGE, addx(b"cut short")[:-1]])
@@ -135,7 +135,7 @@ def test_damage_in_a_rotated_file_drops_no_item_of_another(tmp_path: Path, damag
     journal.close()
 
 
-def test_a_rotated_file_that_is_no_journal_at_all_is_moved_and_the_rest_replayed(tmp_path: Path) -> None:
+def test_a_rotated_file_that_is_no_journal_is_moved_and_the_rest_replayed(tmp_path: Path) -> None:
     files = {"work.1000": A, "work.2000": DAMAGE, "work": C}
     for name, contents in files.items():
         (tmp_path / name).write_bytes(contents)
@@ -143,7 +143,7 @@ def test_a_rotated_file_that_is_no_journal_at_all_is_moved_and_the_rest_replayed
     assert set_aside(tmp_path) == [DAMAGE]
 
 
-def test_a_repaired_queue_takes_items_that_the_next_start_finds(tmp_path: Path) -> None:
+def test_items_put_after_a_repair_are_found_by_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A + DAMAGE)
     assert restarted_items(tmp_path) == [(b"a", 1, 0)]
     with (tmp_path / "work").open("ab") as file:
@@ -162,7 +162,7 @@ NO_STATE_DUMPS = {
 
 @pytest.mark.parametrize("tail", NO_STATE_DUMPS.values(), ids=NO_STATE_DUMPS)
 @pytest.mark.parametrize("name", ["work", "work.1000"])
-def test_a_broken_state_dump_is_set_aside_and_costs_no_item(tmp_path: Path, tail: bytes, name: str) -> None:
+def test_a_damaged_state_dump_is_copied_and_loses_no_item(tmp_path: Path, tail: bytes, name: str) -> None:
     (tmp_path / name).write_bytes(A + B + tail)
     for data in (b"first", b"second"):
         journal = Journal(tmp_path)
@@ -175,7 +175,7 @@ def test_a_broken_state_dump_is_set_aside_and_costs_no_item(tmp_path: Path, tail
 
 @pytest.mark.parametrize("name", ["work", "work.1700000000000"])
 @pytest.mark.parametrize("contents", [A + DAMAGE, DAMAGE, A + B[:-1]], ids=["damaged", "no journal", "cut short"])
-def test_a_queue_with_the_longest_file_name_is_repaired_too(tmp_path: Path, name: str, contents: bytes) -> None:
+def test_a_queue_with_the_longest_file_name_can_be_repaired(tmp_path: Path, name: str, contents: bytes) -> None:
     (tmp_path / name.replace("work", "\xff" * 115)).write_bytes(contents)
     items = [(b"a", 1, 0)] if contents.startswith(A) else []
     assert restarted_items(tmp_path, b"\xff" * 115) == items

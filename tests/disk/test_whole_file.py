@@ -1,4 +1,4 @@
-"""A file that is replaced as a whole: whatever goes wrong, it holds what it held or what was to be written."""
+"""A file that is replaced as a whole: after any failure it has its old or its new contents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OLD = b"what it held"
 NEW = b"what is to take its place, and is longer"
 
 CHANGING = ["open", "write", "sync", "rename"]
-"""The operations of a write before the new contents have taken the place of the old."""
+"""The operations of a write before the new contents replace the old."""
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def whole_file(path: Path, disk: Disk | None = None) -> AtomicFile:
 
 
 def faulty_disk(path: Path) -> FaultyDisk:
-    """A disk that has what lies in the folder on its medium."""
+    """Return a disk on which everything in the folder is synced."""
     disk = FaultyDisk()
     disk.medium.know(os.fsencode(path.parent))
     return disk
 
 
 def held_after_a_power_failure(disk: FaultyDisk, path: Path, copy: Path) -> bytes | None:
-    """What a machine that lost its power finds in the file; None: there is none."""
+    """Return the contents after a power failure, or None if there is no file."""
     disk.medium.copy(os.fsencode(path.parent), os.fsencode(copy))
     kept = copy / path.name
     return kept.read_bytes() if kept.exists() else None
@@ -48,10 +48,10 @@ def operations_of_a_write(path: Path) -> int:
     return len(disk.calls)
 
 
-# What it does.
+# Reads and writes.
 
 
-def test_it_holds_what_was_written_last(path: Path) -> None:
+def test_file_has_the_contents_of_the_last_write(path: Path) -> None:
     file = whole_file(path)
     for data in (OLD, NEW, b"", b"short", bytes(range(256)) * 100):
         file.write(data)
@@ -59,7 +59,7 @@ def test_it_holds_what_was_written_last(path: Path) -> None:
         assert whole_file(path).read(1 << 20) == data
 
 
-def test_no_more_is_read_than_was_asked_for(path: Path) -> None:
+def test_read_returns_at_most_the_requested_bytes(path: Path) -> None:
     file = whole_file(path)
     file.write(b"0123456789")
     assert file.read(4) == b"0123"
@@ -67,7 +67,7 @@ def test_no_more_is_read_than_was_asked_for(path: Path) -> None:
     assert file.read(11) == b"0123456789"
 
 
-def test_a_file_that_is_missing_is_said_to_be(path: Path) -> None:
+def test_missing_file_is_reported(path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         whole_file(path).read(10)
     path.parent.mkdir()
@@ -75,20 +75,20 @@ def test_a_file_that_is_missing_is_said_to_be(path: Path) -> None:
         whole_file(path).read(10)
 
 
-def test_what_is_no_file_cannot_be_read_and_is_no_missing_file(path: Path) -> None:
+def test_special_file_cannot_be_read_and_is_not_missing(path: Path) -> None:
     path.mkdir(parents=True)
     with pytest.raises(OSError, match=r".") as refused:
         whole_file(path).read(10)
     assert not isinstance(refused.value, FileNotFoundError)
 
 
-def test_it_is_its_owners_alone_and_so_is_a_folder_made_for_it(path: Path) -> None:
+def test_file_and_its_folder_are_private_to_their_owner(path: Path) -> None:
     whole_file(path).write(NEW)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_a_relative_path_of_one_part_lies_in_the_working_directory(
+def test_relative_path_of_one_part_is_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -98,7 +98,7 @@ def test_a_relative_path_of_one_part_lies_in_the_working_directory(
     assert os.listdir(tmp_path) == ["status"]
 
 
-def test_who_has_it_open_goes_on_to_see_what_it_held(path: Path) -> None:
+def test_open_descriptor_keeps_the_old_contents(path: Path) -> None:
     whole_file(path).write(OLD)
     with path.open("rb") as reader:
         whole_file(path).write(NEW)
@@ -122,7 +122,7 @@ def test_no_descriptor_is_left_open(path: Path) -> None:
 # The process ends.
 
 
-def test_a_process_that_ends_at_any_operation_leaves_the_old_or_the_new_contents(path: Path) -> None:
+def test_kill_at_any_operation_leaves_the_old_or_the_new_contents(path: Path) -> None:
     found = []
     for calls in range(operations_of_a_write(path)):
         whole_file(path).write(OLD)
@@ -138,7 +138,7 @@ def test_a_process_that_ends_at_any_operation_leaves_the_old_or_the_new_contents
     assert found == sorted(found, key=[OLD, NEW].index), "once it is new it stays so"
 
 
-def test_a_machine_that_loses_its_power_at_any_operation_finds_the_old_or_the_new_contents(path: Path) -> None:
+def test_power_failure_at_any_operation_leaves_the_old_or_the_new_contents(path: Path) -> None:
     found = []
     for calls in range(operations_of_a_write(path)):
         whole_file(path).write(OLD)
@@ -150,7 +150,7 @@ def test_a_machine_that_loses_its_power_at_any_operation_finds_the_old_or_the_ne
     assert set(found) <= {OLD, NEW}
 
 
-def test_what_was_written_outlives_a_power_failure(path: Path) -> None:
+def test_written_contents_survive_a_power_failure(path: Path) -> None:
     disk = FaultyDisk()
     file = whole_file(path, disk)
     for number, data in enumerate((OLD, NEW)):
@@ -158,7 +158,7 @@ def test_what_was_written_outlives_a_power_failure(path: Path) -> None:
         assert held_after_a_power_failure(disk, path, path.parent.with_name(f"power-{number}")) == data
 
 
-def test_the_first_write_leaves_the_new_contents_or_no_file_wherever_it_ends(path: Path) -> None:
+def test_first_write_leaves_the_new_contents_or_no_file(path: Path) -> None:
     found = set()
     for calls in range(operations_of_a_write(path.with_name("counted"))):
         disk = FaultyDisk()
@@ -174,7 +174,7 @@ def test_the_first_write_leaves_the_new_contents_or_no_file_wherever_it_ends(pat
 
 
 @pytest.mark.parametrize("operation", CHANGING)
-def test_a_write_that_fails_is_an_error_and_leaves_what_was_there(path: Path, operation: str) -> None:
+def test_failed_write_is_an_error_and_keeps_the_old_contents(path: Path, operation: str) -> None:
     whole_file(path).write(OLD)
     disk = faulty_disk(path)
     disk.fail(operation, errno.EIO, torn_bytes=5)
@@ -189,7 +189,7 @@ def test_a_write_that_fails_is_an_error_and_leaves_what_was_there(path: Path, op
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_a_full_disk_is_an_error_and_leaves_what_was_there(path: Path) -> None:
+def test_full_disk_is_an_error_and_keeps_the_old_contents(path: Path) -> None:
     for room in range(len(NEW)):
         whole_file(path).write(OLD)
         disk = FaultyDisk()
@@ -199,7 +199,7 @@ def test_a_full_disk_is_an_error_and_leaves_what_was_there(path: Path) -> None:
         assert path.read_bytes() == OLD
 
 
-def test_a_folder_that_cannot_be_synced_is_an_error_and_leaves_a_whole_file(path: Path) -> None:
+def test_folder_that_cannot_be_synced_is_an_error_and_the_file_is_complete(path: Path) -> None:
     whole_file(path).write(OLD)
     disk = faulty_disk(path)
     disk.fail("sync_folder", errno.EIO)
@@ -209,7 +209,7 @@ def test_a_folder_that_cannot_be_synced_is_an_error_and_leaves_a_whole_file(path
     assert held_after_a_power_failure(disk, path, path.parent.with_name("power")) in (OLD, NEW)
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "taken").write_bytes(b"a file")
     with pytest.raises(OSError, match=r"exists|Not a directory"):
         whole_file(tmp_path / "taken" / "file").write(NEW)

@@ -45,7 +45,7 @@ def test_refused_items_are_counted(server: Server) -> None:
     assert (done["stored"], done["refused"], done["missing"]) == (3, 7, 0)
 
 
-def test_reads_that_time_out_come_again(server: Server) -> None:
+def test_reads_that_time_out_are_delivered_again(server: Server) -> None:
     """The timeout is that of the queue."""
     options = ["--queue", "hasty", "--items", 40, "--clients", 2, "--leak", "0.3", "--json"]
     done = told(run("leaky-reader", *at(server), *options))
@@ -217,7 +217,7 @@ def test_interrupted_run_deletes_its_queues() -> None:
     assert server.deletes == 20
 
 
-def test_second_ctrl_c_leaves_queues_and_says_so() -> None:
+def test_second_ctrl_c_leaves_queues_and_reports_it() -> None:
     with lossy(lambda data, number: [data], delete_s=0.1) as server:
         running = begin("put-many", "--server", server.address, "--queues", 100, "--items", ENDLESS, "--clients", 1)
         eventually(lambda: server.puts > 5, "items are put")

@@ -21,7 +21,7 @@ def test_item_is_recognised_by_its_number() -> None:
     assert len(short.item(5)) == LEAST_BYTES
 
 
-def test_foreign_and_spoiled_items_are_told_apart() -> None:
+def test_foreign_items_differ_from_damaged_ones() -> None:
     data = MINE.item(3)
     assert MINE.number_of(NumberedItems("00000002", 24, 3000, seed=1).item(3)) is UnknownItem.FOREIGN
     assert MINE.number_of(b"hello") is UnknownItem.FOREIGN

@@ -19,7 +19,7 @@ PUT = {"flood": 350, "many-clients": 60, "put-many": 100, "packing": 200, "leaky
 
 @pytest.mark.parametrize("tool", SMALL)
 @pytest.mark.parametrize("protocol", ["memcache", "text", "thrift"])
-def test_every_item_comes_once_and_no_queue_is_left(server: Server, tool: str, protocol: str) -> None:
+def test_every_item_is_delivered_once_and_no_queue_remains(server: Server, tool: str, protocol: str) -> None:
     done = told(run(tool, *at(server, protocol), *SMALL[tool], "--json"))
     assert done["stored"] == PUT[tool]
     assert [done[what] for what in ("missing", "doubled", "spoiled", "refused", "foreign")] == [0] * 5

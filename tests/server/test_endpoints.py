@@ -1,4 +1,4 @@
-"""Where the server listens: what can be meant, and how a person is told of it."""
+"""The endpoints of the server: valid and invalid ones, and their descriptions."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_a_file_that_cannot_be_read_is_named(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("interface", ["", "127.0.0.1", r"\:\:1", "localhost", "mq-1.example.org"])
-def test_an_address_or_the_name_of_a_host_can_be_listened_on(interface: str) -> None:
+def test_an_address_or_host_name_can_be_listened_on(interface: str) -> None:
     parse_endpoint(MemoryReactorClock(), f"tcp:65535:interface={interface}")
 
 
 @pytest.mark.parametrize("endpoint", ["tcp:65536", "tcp:1:interface=foo bar", "tcp:1:interface=999.1.1.1"])
-def test_what_is_no_port_and_no_address_is_refused_before_it_is_listened_on(endpoint: str) -> None:
+def test_an_invalid_port_or_address_is_refused_before_listening(endpoint: str) -> None:
     with pytest.raises(CannotServe, match=r"65536 is not a port|is not an address to listen on"):
         parse_endpoint(MemoryReactorClock(), endpoint)
