@@ -1,4 +1,4 @@
-"""One Spark for all tests of a process: it takes seconds to start. Whoever asks for it is marked so."""
+"""One Spark for all tests of a process, because it starts slowly. Tests that use it are marked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """An empty folder of an archive."""
+    """Return an empty archive folder."""
     folder = tmp_path / "archive"
     folder.mkdir()
     return folder
@@ -34,7 +34,7 @@ def archive(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """An embedded Spark with two tasks at a time. Its folders go with the test's."""
+    """Return an embedded Spark with two tasks at a time. Its folders belong to the test."""
     folder = tmp_path_factory.mktemp("spark")
     os.environ["SPARK_LOCAL_DIRS"] = str(folder)
     started = session(
@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.master": "local[2]",
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "4",
-            # Compiling the generated code of each query takes longer than to interpret it for a few rows.
+            # Generated code takes longer to compile than a few rows take to interpret.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),

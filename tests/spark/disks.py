@@ -1,4 +1,4 @@
-"""Disks that count what is read, or on which something happens."""
+"""Disks that count reads, or on which something happens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kestrel.disk.files import Disk
 
 
 class CountingDisk(Disk):
-    """A disk that counts the bytes that are asked for."""
+    """A disk that counts the requested bytes."""
 
     bytes_read = 0
 
@@ -18,7 +18,7 @@ class CountingDisk(Disk):
 
 
 class LivelyDisk(Disk):
-    """A disk on which something happens after each listing of a folder whose path ends so, until all has happened."""
+    """A disk on which the next event happens after each listing of a folder whose path has this end."""
 
     def __init__(self, *happenings: Callable[[], object], folder: bytes = b"") -> None:
         self.happenings = list(happenings)

@@ -7,4 +7,5 @@ from typing import Final
 OPTIONS: Final = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-"""Start quickly instead of optimizing. To verify class files takes a seventh of the time of a short program."""
+"""Start quickly instead of optimizing. The verification of class files takes a seventh of the time of a short program.
+"""

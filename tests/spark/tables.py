@@ -1,4 +1,4 @@
-"""The table without Spark: as a driver plans it and workers read it, and as independent readers of the formats say."""
+"""The table without Spark: planned as by a driver, read as by workers, and compared with independent readers."""
 
 from __future__ import annotations
 
@@ -51,34 +51,34 @@ NOTHING = dict.fromkeys(
         *("restates", "ranges", "error_counts", "targets", "data"),
     )
 )
-"""What a record says, and nothing of it."""
+"""Return the facts of a record, without its data."""
 
 
 def source(*paths: Path | str, **options: str) -> KestrelSource:
-    """The source as Spark makes it."""
+    """Return the source as Spark makes it."""
     named = {"path": str(paths[0])} if len(paths) == 1 else {"paths": pickled_json(paths)} if paths else {}
     return KestrelSource({**named, **options})
 
 
 def pickled_json(paths: Iterable[Path | str]) -> str:
-    """As Spark hands several paths over."""
+    """Return several paths as Spark passes them."""
     return "[" + ",".join(f'"{path}"' for path in paths) + "]"
 
 
 def journal_reader(made: KestrelSource, schema: StructType | None = None) -> JournalReader:
-    """Its reader."""
+    """Return its reader."""
     reader = made.reader(made.schema() if schema is None else schema)
     assert isinstance(reader, JournalReader)
     return reader
 
 
 def rows_of(reader: JournalReader) -> Iterator[Row]:
-    """What all of its tasks read."""
+    """Return the rows of all its tasks."""
     return read_tasks(reader, reader.partitions())
 
 
 def read_tasks(reader: JournalReader | DataSourceStreamReader, tasks: Iterable[InputPartition]) -> Iterator[Row]:
-    """What these tasks read, each as it comes to a worker."""
+    """Return the rows of these tasks, each pickled as for a worker."""
     for task in tasks:
         worker, given = pickle.loads(pickle.dumps((reader, task)))
         for batch in worker.read(given):
@@ -86,31 +86,33 @@ def read_tasks(reader: JournalReader | DataSourceStreamReader, tasks: Iterable[I
 
 
 def table(*paths: Path | str, schema: StructType | None = None, **options: str) -> list[Row]:
-    """All rows, task by task."""
+    """Return all rows, task by task."""
     return list(rows_of(journal_reader(source(*paths, **options), schema)))
 
 
 def planned_files(
     *paths: Path | str, server: str | None = None, queue: str | None = None, disk: Disk | None = None
 ) -> list[PlannedFile]:
-    """The files there, as a driver finds them."""
+    """Return the files as a driver finds them."""
     return files_of(disk or Disk(), find_locations([str(path) for path in paths], server), queue)
 
 
 def read_slices(slices: Sequence[FileSlice], schema: StructType = RECORDS, **settings: Any) -> list[Row]:
-    """The records of slices, or with the schema of problems those, as a task reads them."""
+    """Return the records of slices as a task reads them, or with the schema of problems the problems."""
     reading = SliceReader(to_arrow_schema(schema, timezone="UTC"), **settings)
     batches = reading.problems(slices) if schema is PROBLEMS else reading.records(slices)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
 def records(rows: Iterable[Row]) -> list[Row]:
-    """Of each row what the record says, without whose it is."""
+    """Return the facts of each row, without its file and queue."""
     return [{name: row[name] for name in NOTHING} for row in rows]
 
 
 def histories_in(*paths: Path | str, limits: Limits = None, batch_rows: int = 7, **options: str) -> list[Row]:
-    """All histories of the journals there, whose records come in batches of so many; with `queue`, of such queues."""
+    """Return all histories of the journals, whose records come in batches of that size; with `queue`, of matching
+    queues.
+    """
     schema = to_arrow_schema(RECORDS, timezone="UTC")
     rows = sorted(table(*paths, **options), key=_sort_key)
     starts = range(0, len(rows), batch_rows)
@@ -120,12 +122,12 @@ def histories_in(*paths: Path | str, limits: Limits = None, batch_rows: int = 7,
 
 
 def _sort_key(row: Row) -> tuple[Any, ...]:
-    """As Spark sorts, nulls first."""
+    """Sort as Spark does, nulls first."""
     return tuple((-1 if row[name] is None else row[name]) for name in (*GROUP, *ORDER))
 
 
 def journal_rows(contents: bytes) -> list[Row]:
-    """The rows of a journal file, as the plain reader of the format reads it."""
+    """Return the rows of a journal file, as the reference reader of the format reads it."""
     reading = reference.read(contents)
     ends = [*(record.offset for record in reading.records), reading.end][1:]
     return [
@@ -147,7 +149,7 @@ def _said(record: reference.Record) -> Row:
 
 
 def scroll_rows(contents: bytes, *, is_reader: bool) -> list[Row]:
-    """The rows of a writer file or reader file, as the independent reader of the format reads it."""
+    """Return the rows of a writer file or reader file, as the independent reader of the format reads it."""
     rows: list[Row] = []
     offset, last_id = 4, -(1 << 64)
     for command, words, header, data in independent.records_of(contents, (READER if is_reader else WRITER).hex()):

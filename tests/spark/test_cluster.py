@@ -1,4 +1,4 @@
-"""Programs run on a cluster: a master and two workers, each with processes of its own."""
+"""Programs on a cluster: a master and two workers, each with its own processes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.spark
 @pytest.mark.needs("java")
-def test_the_example_runs_from_spark_submit_on_a_master_and_two_workers(tmp_path: Path) -> None:
+def test_example_runs_on_a_master_and_two_workers(tmp_path: Path) -> None:
     for server in ("a", "b"):
         (tmp_path / server).mkdir()
         (tmp_path / server / "work").write_bytes(addx(b"first") + addx(b"second") + REMOVE + open_(1) + unremove(1))
     home = tmp_path / "home"
     home.mkdir()
-    for entry in Path(pyspark.__file__).parent.iterdir():  # the workers' logs go into this folder, and not into that
+    for entry in Path(pyspark.__file__).parent.iterdir():  # the workers write their logs into this folder
         (home / entry.name).symlink_to(entry)
     environment = os.environ | {
         "PYSPARK_PYTHON": sys.executable,

@@ -1,4 +1,4 @@
-"""docs/spark.md is true: its walk and examples print what it says, and its tables have all columns and states."""
+"""The examples of docs/spark.md print what the page shows, and its tables have all columns and states."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FLEET: Final = "Looking after many folders"
 
 
 def first_columns(text: str) -> list[str]:
-    """What stands in backquotes in the first columns of tables."""
+    """Return the texts in backquotes in the first columns of tables."""
     return [name for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
 
 
-def test_the_walk_prints_what_it_says(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_prints_its_output(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Processes(tmp_path) as processes:
         port = processes.serve('queuePath = "var/queues"\n').port
         places = {'"localhost"': f'"127.0.0.1:{port}"', "var/queues": str(processes.folder / "var/queues")}
@@ -39,13 +39,13 @@ def test_the_walk_prints_what_it_says(spark: SparkSession, tmp_path: Path, capsy
     assert "orders" in (tmp_path / "report" / "index.html").read_text()
 
 
-def test_the_columns_and_states_of_histories_are_told() -> None:
+def test_columns_and_states_of_histories_are_documented() -> None:
     journals = (getattr(queue_history, name) for name in ("QUEUED", "OPEN", "REMOVED", "CONFIRMED", "CONTINUED"))
     listed = first_columns(section(PAGE, "Histories of items"))
     assert listed == [*HISTORIES.names, *journals, item_histories.DONE]
 
 
-def test_the_examples_print_what_the_page_says(
+def test_examples_print_what_the_page_shows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(tmp_path / "data" / "web1" / "spool", {"orders": addx(b"gone!") + REMOVE + addx(b"again") + addx(b"again")})
@@ -58,7 +58,7 @@ def test_the_examples_print_what_the_page_says(
         assert capsys.readouterr() == (output, "")
 
 
-def test_it_names_options_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
     helps = ""
     for command in ("verify", "pack", "export", "import"):
         with pytest.raises(SystemExit):
@@ -70,7 +70,7 @@ def test_it_names_options_that_there_are(capsys: pytest.CaptureFixture[str]) -> 
     assert known - told <= {"--help", "--queued"}
 
 
-def test_its_columns_are_those_of_items() -> None:
+def test_columns_of_the_page_are_those_of_items() -> None:
     listed = first_columns(section(PAGE, FLEET).partition("### Items out and in")[2])
     names = EXPORTED_ITEMS.names
     assert listed == [*names, *[name for name in EXPORTED_TEXTS.names if name not in names]]

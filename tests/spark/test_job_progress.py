@@ -1,4 +1,4 @@
-"""The line on the terminal while Spark works."""
+"""The progress line on the terminal while Spark works."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.child import PATIENCE_S
 
 
 class Terminal(io.StringIO):
-    """A stream that is one, or is not. `is_drawn` is set at the first write."""
+    """A stream that is a terminal or not. `is_drawn` is set at the first write."""
 
     def __init__(self, *, is_terminal: bool = True) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""examples/pipeline, run by its one command: what is put comes out, kept and counted."""
+"""The command of examples/pipeline: all items are read, stored and counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.spark
 @pytest.mark.needs("java")
-def test_every_view_is_kept_and_counted_once(tmp_path: Path) -> None:
+def test_every_view_is_stored_and_counted_once(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "pipeline" / "run.py", "--folder", tmp_path, "--views", "300"],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -34,4 +34,4 @@ def test_every_view_is_kept_and_counted_once(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     kept = pyarrow.dataset.dataset(folder / "views", partitioning="hive").to_table()
     users = kept.column("raw").to_pylist()
-    assert len(users) == len(set(users)) == 301  # and the one that came much later
+    assert len(users) == len(set(users)) == 301  # and the one that arrived much later

@@ -1,4 +1,4 @@
-"""A start that is not heard: what is said in it, and what is said later by that which was started."""
+"""A quiet start: its output is hidden, and that of the started process is shown later."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ os.write(2, os.read(0, 100))
 """
 
 
-def test_what_is_started_quietly_is_not_heard(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_quiet_start_is_hidden(capfd: pytest.CaptureFixture[str]) -> None:
     with capture_stderr():
         os.write(2, b"WARN something")
     os.write(2, b"heard")
     assert capfd.readouterr().err == "heard"
 
 
-def test_what_failed_to_start_is_heard_after_all(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_failed_start_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="no"), capture_stderr():
         os.write(2, b"the reason")
         raise ValueError("no")
     assert capfd.readouterr().err == "the reason"
 
 
-def test_of_a_start_that_says_much_and_fails_the_last_is_heard(capfd: pytest.CaptureFixture[str]) -> None:
+def test_end_of_the_long_output_of_a_failed_start_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="no"), capture_stderr():
         for _ in range(100):
             os.write(2, b"\n" * MOST_HELD_BYTES)
@@ -47,7 +47,7 @@ def test_of_a_start_that_says_much_and_fails_the_last_is_heard(capfd: pytest.Cap
     assert capfd.readouterr().err == "the reason".rjust(MOST_HELD_BYTES, "\n")
 
 
-def test_what_was_started_is_heard_when_it_says_something_later(capfd: pytest.CaptureFixture[str]) -> None:
+def test_later_output_of_the_started_process_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
     reading, shown = os.pipe()
     before = os.dup(2)
     os.dup2(shown, 2)
@@ -61,11 +61,11 @@ def test_what_was_started_is_heard_when_it_says_something_later(capfd: pytest.Ca
         os.close(before)
     with child:
         child.communicate(b"ERROR later")
-    with open(reading, "rb") as heard:  # ends when nobody is left who could say something
+    with open(reading, "rb") as heard:  # ends when no process has the pipe open
         assert heard.read() == b"ERROR later"
 
 
-def test_kestrel_fleet_does_not_let_a_start_be_heard_and_the_work_after_it_is(
+def test_kestrel_fleet_hides_the_start_but_not_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def starts(tool: str, master: str | None, settings: object) -> Mock:

@@ -1,4 +1,4 @@
-"""Where Spark cannot start, a sentence says what is missing."""
+"""A sentence names the software that is missing for Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.child import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 
 
-def test_without_java_it_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_reported_with_its_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolFailed, match="no java on PATH: apt-get install openjdk-17-jre-headless") as failed:
@@ -26,7 +26,7 @@ def test_without_java_it_says_how_to_install_it(tmp_path: Path, monkeypatch: pyt
     assert failed.value.status == 2
 
 
-def test_java_is_looked_for_where_spark_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_is_searched_where_spark_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ToolFailed, match=f"no java in JAVA_HOME, {tmp_path}: apt-get install"):
         check_installed()
@@ -35,7 +35,7 @@ def test_java_is_looked_for_where_spark_does(tmp_path: Path, monkeypatch: pytest
     check_installed()
 
 
-def test_without_pyspark_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyspark_is_reported_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else real(name))
     with pytest.raises(ToolFailed, match=r"pyspark not installed: pip install 'kestrel-mq\[spark\]'"):
@@ -51,11 +51,11 @@ def test_without_pyspark_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPat
         ("", "Exception"),
     ],
 )
-def test_of_what_spark_says_the_line_that_matters_is_told(said: str, first: str) -> None:
+def test_most_important_line_of_sparks_output_is_reported(said: str, first: str) -> None:
     assert first_line(Exception(said)) == first
 
 
-def test_only_what_spark_raised_is_told_as_its_failure() -> None:
+def test_only_exceptions_of_spark_are_reported_as_its_failure() -> None:
     assert is_spark_error(PySparkException("no"))
     assert not is_spark_error(ValueError("ours"))
 
@@ -77,11 +77,11 @@ from importlib import import_module
 
 import_module(sys.argv[1])._parser().format_help()
 """
-"""A program that reads a command's help where the extra is not installed."""
+"""Return a program that reads a command's help without the extra."""
 
 
 @pytest.mark.parametrize("command", ["report_cli", "fleet_cli"])
-def test_without_the_extra_a_command_still_knows_its_own_options(command: str) -> None:
+def test_command_without_the_extra_has_its_own_help(command: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SPARK, f"kestrel.spark.{command}"],
         cwd=ROOT,

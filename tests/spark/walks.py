@@ -1,4 +1,4 @@
-"""Walks of documents: blocks of Python, each with what it prints."""
+"""The examples of documents: blocks of Python with their output."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _STEP: Final = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MU
 
 
 def section(page: str, title: str, level: str = "##") -> str:
-    """From that heading to the next one of its level."""
+    """Return the section of that heading."""
     text = (DOCS / page).read_text()
     return text.partition(f"\n{level} {title}\n")[2].partition(f"\n{level} ")[0]
 
 
 def walk(page: str, places: Mapping[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Do what the section "A walk" says, each thing at its place; fails where something else is printed."""
+    """Run the section "A walk", and fail if the output differs."""
     steps = _STEP.findall(section(page, "A walk"))
     assert len(steps) >= 4
     names: dict[str, Any] = {}

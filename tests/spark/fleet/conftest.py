@@ -13,7 +13,7 @@ from tests.spark.fleet.folders import NOW_MS, Qpack, Said
 
 @pytest.fixture
 def qpack(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Qpack:
-    """kestrel-qpack --json in this process, at `NOW_MS`: exit status, objects and remarks."""
+    """Run kestrel-qpack --json in this process, at `NOW_MS`. Return its exit status, objects and remarks."""
     monkeypatch.setattr("kestrel.tools.qpack.time.time", lambda: NOW_MS / 1000)
 
     def run_here(*arguments: str | Path) -> Said:

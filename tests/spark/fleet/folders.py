@@ -1,4 +1,4 @@
-"""Folders of many servers: the recorded ones, and what the tools for one folder say of them."""
+"""Folders of many servers: the recorded ones, and the results of the tools for one folder."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ RECORDED = sorted(
     for folder in (TESTS / part / "golden").glob("*/*/")
     if any(path.is_file() for path in folder.iterdir())
 )
-"""Each a folder that Kestrel or libkestrel has left."""
+"""Each is a folder that Kestrel or libkestrel wrote."""
 
 
 def name_of(folder: Path) -> str:
-    """For a server, or a test."""
+    """A folder, with the name of its server or test."""
     return f"{folder.parent.name}-{folder.name}"
 
 
 def fleet(root: Path, folders: Sequence[Path] = RECORDED) -> str:
-    """Copies of these folders, each as that of a server, and the pattern that they all match."""
+    """Copy these folders, each as that of a server. Return the pattern that matches all."""
     for folder in folders:
         shutil.copytree(folder, root / name_of(folder) / "spool")
     return str(root / "*" / "spool")
 
 
 def reports_of(units: Iterable[Unit], work: Callable[[Unit, int], Iterable[pa.RecordBatch]]) -> list[OutcomeRow]:
-    """What tasks say of these units, without Spark."""
+    """Return the rows of tasks for these units, without Spark."""
     return [OutcomeRow(row) for unit in units for batch in work(unit, NOW_MS) for row in batch.to_pylist()]
 
 
 def verify_here(*paths: Path | str, disk: Disk | None = None) -> list[OutcomeRow]:
-    """What verifying these folders says, without Spark; with `disk` for the tasks."""
+    """Return the rows of a verification of these folders, without Spark. `disk` is used by the tasks."""
 
     def work(unit: Unit, now_ms: int) -> Iterator[pa.RecordBatch]:
         return verify_unit(unit, Folder(disk or Disk(), unit.folder), now_ms)
@@ -61,7 +61,7 @@ def verify_here(*paths: Path | str, disk: Disk | None = None) -> list[OutcomeRow
 
 
 def pack_here(*paths: Path | str, names: Sequence[bytes] = ()) -> list[OutcomeRow]:
-    """What packing these folders says, without Spark."""
+    """Return the rows of a pack of these folders, without Spark."""
     return reports_of(folder_units(Disk(), places(*paths), names), pack_folder)
 
 
@@ -71,7 +71,7 @@ def places(*paths: Path | str) -> list[JournalLocation]:
 
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """A server owns the folder meanwhile."""
+    """Let a server own the folder during the block."""
     (folder / ".kestrel").mkdir()
     lock = FolderLock(bytes(folder / ".kestrel" / "lock"))
     try:
@@ -81,7 +81,7 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def told(reports: Iterable[OutcomeRow]) -> Said:
-    """Exit status, objects and remarks, as kestrel-qpack has them."""
+    """Return the exit status, objects and remarks, as kestrel-qpack has them."""
     ordered = sorted(reports, key=lambda report: report.place)
     objects = [fields for report in ordered if (fields := report.json()) is not None]
     for fields in objects:
@@ -93,14 +93,14 @@ def told(reports: Iterable[OutcomeRow]) -> Said:
 def rows_of(
     *paths: Path | str, which: ItemSelection = ItemSelection.QUEUED, is_text: bool = False
 ) -> list[dict[str, Any]]:
-    """All items of these folders, without Spark, and the problems, but no totals."""
+    """Return all items of these folders and the problems, but no totals, without Spark."""
     units = reader_units(Disk(), places(*paths), [])
     works = (export_rows(unit, Folder(Disk(), unit.folder), which, NOW_MS, is_text=is_text) for unit in units)
     return [row for batches in works for row in without_totals(batches)]
 
 
 def without_totals(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """The rows of a unit without its last one, which has the totals."""
+    """Return the rows of a unit without the last one, which has the totals."""
     *rows, _ = (row for batch in batches for row in batch.to_pylist())
     assert all(row.pop("totals") is None for row in rows)
     return rows

@@ -1,4 +1,4 @@
-"""kestrel-fleet's command line: what is wrong with it is said before Spark is started."""
+"""kestrel-fleet reports mistakes of its command line before Spark is started."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_help_has_examples(command: tuple[str, ...], capsys: pytest.CaptureFixtu
         ([], "the following arguments are required: COMMAND"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_2(
+def test_invalid_arguments_are_refused_with_2(
     arguments: list[str],
     sentence: str,
     tmp_path: Path,
@@ -56,7 +56,7 @@ def test_what_makes_no_sense_is_refused_with_2(
     assert (out, sentence in said) == ("", True)
 
 
-def test_without_java_nothing_is_begun(
+def test_without_java_nothing_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -1,4 +1,4 @@
-"""What is asked of items before they are imported."""
+"""Requirements for items to be imported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROW: dict[str, Any] = {
 }
 
 
-def test_the_names_of_the_queues_are_bytes() -> None:
+def test_names_of_queues_are_bytes() -> None:
     rows = [{**ROW, "queue": name} for name in ("caf\xe9", "<script>", "work+x")]
     assert check_survey(rows) == [b"caf\xe9", b"<script>", b"work+x"]
 
@@ -54,14 +54,14 @@ def test_the_names_of_the_queues_are_bytes() -> None:
         ([{**ROW, "least_errors": -1}], "queue work: errors are a number from 0 to 2147483647"),
     ],
 )
-def test_what_cannot_be_a_queue_is_refused_in_a_sentence(rows: list[dict[str, Any]], sentence: str) -> None:
+def test_invalid_queue_name_is_refused_in_a_sentence(rows: list[dict[str, Any]], sentence: str) -> None:
     with pytest.raises(ToolFailed) as refused:
         check_survey(rows)
     assert sentence in str(refused.value)
     assert refused.value.status == 2
 
 
-def test_items_whose_form_nobody_knows_are_refused(tmp_path: Path) -> None:
+def test_items_of_an_unknown_format_are_refused(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("none")
     with pytest.raises(SourceFailed, match="say what they are with --format"):
         read_items(None, str(tmp_path))  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def test_items_whose_form_nobody_knows_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names", [["part-0.parquet"], ["_temporary"], ["part-0.parquet", "_SUCCESS", "_temporary"], ["part-0.json", "x"]]
 )
-def test_an_export_that_was_cut_off_is_refused(tmp_path: Path, names: list[str], form: ExportFormat | None) -> None:
+def test_truncated_export_is_refused(tmp_path: Path, names: list[str], form: ExportFormat | None) -> None:
     for name in names:
         (tmp_path / name).touch()
     for path in (tmp_path, tmp_path.parent / "*"):
@@ -79,7 +79,7 @@ def test_an_export_that_was_cut_off_is_refused(tmp_path: Path, names: list[str],
             read_items(None, str(path), form)  # type: ignore[arg-type]
 
 
-def test_items_that_are_not_there_are_missed(tmp_path: Path) -> None:
+def test_missing_items_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SourceFailed, match=r"there is no .*/missing: name a folder of exported items"):
         read_items(None, str(tmp_path / "missing"))  # type: ignore[arg-type]
 
@@ -88,7 +88,7 @@ def columns(**kinds: T.DataType) -> T.StructType:
     return T.StructType([T.StructField(name, kind) for name, kind in kinds.items()])
 
 
-def test_columns_may_be_those_of_an_export_or_some_of_them() -> None:
+def test_columns_may_be_some_of_an_export() -> None:
     check_columns(EXPORTED_ITEMS)
     check_columns(EXPORTED_TEXTS)
     check_columns(columns(queue=T.StringType(), data=T.StringType(), errors=T.LongType(), more=T.DoubleType()))
@@ -107,7 +107,7 @@ def test_columns_may_be_those_of_an_export_or_some_of_them() -> None:
         ),
     ],
 )
-def test_columns_that_would_have_to_be_guessed_are_refused(schema: T.StructType, sentence: str) -> None:
+def test_ambiguous_columns_are_refused(schema: T.StructType, sentence: str) -> None:
     with pytest.raises(SourceFailed) as refused:
         check_columns(schema)
     assert str(refused.value) == sentence

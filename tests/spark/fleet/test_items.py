@@ -1,4 +1,4 @@
-"""The items that go out of a folder: those of kestrel-qdump -Q and -A, item for item."""
+"""The exported items of a folder equal those of kestrel-qdump -Q and -A."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ OPTIONS = {ItemSelection.QUEUED: "-Q", ItemSelection.ADDED: "-A"}
 
 
 def alone(unit: Unit, which: ItemSelection, disk: Disk | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of one unit, without Spark."""
+    """Return the rows of one unit, without Spark."""
     return export_rows(unit, Folder(disk or Disk(), unit.folder), which, NOW_MS)
 
 
 @pytest.fixture
 def dump(capfdbinary: pytest.CaptureFixture[bytes]) -> Qdump:
-    """kestrel-qdump in this process: exit status, output, what was said."""
+    """Run kestrel-qdump in this process. Return its exit status, output and remarks."""
 
     def run_here(*arguments: object) -> tuple[int, bytes, list[str]]:
         status = qdump.main([str(each) for each in arguments])
@@ -57,7 +57,7 @@ def by_queue(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("which", ItemSelection)
 @pytest.mark.parametrize("recorded", RECORDED, ids=name_of)
-def test_of_every_recorded_queue_they_are_those_that_qdump_prints(
+def test_items_of_every_recorded_queue_are_those_of_qdump(
     recorded: Path, which: ItemSelection, dump: Qdump
 ) -> None:
     queues = by_queue(rows_of(recorded, which=which))
@@ -79,7 +79,7 @@ def test_of_every_recorded_queue_they_are_those_that_qdump_prints(
 
 
 @pytest.mark.parametrize("recorded", [path for path in RECORDED if "journal" in path.parts[-4]], ids=name_of)
-def test_they_have_the_times_and_errors_that_a_restart_finds(recorded: Path, tmp_path: Path) -> None:
+def test_times_and_errors_are_those_after_a_restart(recorded: Path, tmp_path: Path) -> None:
     fill(tmp_path, files_of(recorded))
     for queue, rows in by_queue(rows_of(recorded)).items():
         name = queue.encode("latin-1")
@@ -88,7 +88,7 @@ def test_they_have_the_times_and_errors_that_a_restart_finds(recorded: Path, tmp
         assert [row["errors"] for row in rows] == restarted_errors(tmp_path, name)
 
 
-def test_what_was_added_without_a_time_has_none(tmp_path: Path) -> None:
+def test_item_without_an_add_time_has_none(tmp_path: Path) -> None:
     fill(tmp_path, {"work": add(b"old", 7) + addx(b"new", 5, 6)})
     rows = rows_of(tmp_path, which=ItemSelection.ADDED)
     assert [(row["data"], row["add_time"], row["expiry_time"]) for row in rows] == [
@@ -98,13 +98,13 @@ def test_what_was_added_without_a_time_has_none(tmp_path: Path) -> None:
     assert [row["add_time"] for row in rows_of(tmp_path)] == [at(NOW_MS), at(5)]
 
 
-def test_a_reader_of_a_scroll_has_its_own_errors(tmp_path: Path) -> None:
+def test_each_reader_of_a_scroll_has_its_own_errors(tmp_path: Path) -> None:
     recorded = next(path for path in RECORDED if path.parent.name == "L38_error_count")
     (row,) = rows_of(recorded)
     assert (row["queue"], row["errors"]) == ("work", 7)
 
 
-def test_a_queue_whose_name_nobody_knows_has_null_for_it(tmp_path: Path) -> None:
+def test_queue_with_an_unknown_name_has_null(tmp_path: Path) -> None:
     fill(tmp_path, {"odd:name.1000": WRITER + put(1, b"x"), "odd:name.read.": READER + read_head(0) + read_done()})
     item, problem = rows_of(tmp_path)
     assert (item["queue"], item["data"]) == (None, b"x")
@@ -112,7 +112,7 @@ def test_a_queue_whose_name_nobody_knows_has_null_for_it(tmp_path: Path) -> None
     assert not problem["problem"]["is_complaint"]
 
 
-def test_text_is_text_and_all_else_is_base64(tmp_path: Path) -> None:
+def test_text_is_text_and_other_data_is_base64(tmp_path: Path) -> None:
     items = [b"", b"plain", "caf\xe9 \u2028 \U0001f95d\0".encode(), b'"\\\n\r', b"\xff", b"caf\xe9", b"\xed\xa0\x80"]
     fill(tmp_path, {"work": b"".join(map(addx, items))})
     rows = rows_of(tmp_path, is_text=True)
@@ -121,7 +121,7 @@ def test_text_is_text_and_all_else_is_base64(tmp_path: Path) -> None:
     assert back == items
 
 
-def test_batches_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_limited_in_rows_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "MOST_ROWS", 3)
     monkeypatch.setattr(export, "MOST_BYTES", 100)
     sizes = [1, 1, 1, 1, 200, 60, 60]
@@ -131,8 +131,8 @@ def test_batches_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: pyte
     assert [row["position"] for row in without_totals(batches)] == list(range(7))
 
 
-def test_a_queue_is_not_held_in_memory(tmp_path: Path) -> None:
-    """What comes before a batch is handed over has not been read on: the next is read when it is wanted."""
+def test_queue_is_not_held_in_memory(tmp_path: Path) -> None:
+    """A batch is returned before the next one is read."""
     fill(tmp_path, {"work": b"".join(addx(b"x" * 1000) for _ in range(20_000))})
     disk = CountingDisk()
     batches = alone(Unit(0, "s", bytes(tmp_path), FoundJournal(b"work")), ItemSelection.ADDED, disk)
@@ -141,7 +141,7 @@ def test_a_queue_is_not_held_in_memory(tmp_path: Path) -> None:
     batches.close()  # type: ignore[attr-defined]
 
 
-def test_what_cannot_be_read_is_a_problem_and_the_others_go_on(tmp_path: Path) -> None:
+def test_unreadable_queue_is_a_problem_and_others_continue(tmp_path: Path) -> None:
     fill(tmp_path, {"a": addx(b"x"), "b": addx(b"y")})
     disk = FaultyDisk()
     disk.fail("read", errno.EIO, times=1)
@@ -152,7 +152,7 @@ def test_what_cannot_be_read_is_a_problem_and_the_others_go_on(tmp_path: Path) -
     assert problem["sentence"].startswith(f"{tmp_path}: queue a: cannot be read: Input/output error")
 
 
-def test_a_folder_as_one_unit_has_the_items_of_its_queues_apart(tmp_path: Path) -> None:
+def test_folder_as_one_unit_separates_the_items_of_its_queues(tmp_path: Path) -> None:
     fill(
         tmp_path,
         {
@@ -169,7 +169,7 @@ def test_a_folder_as_one_unit_has_the_items_of_its_queues_apart(tmp_path: Path) 
     ]
 
 
-def test_a_queue_that_was_deleted_meanwhile_is_a_problem(tmp_path: Path) -> None:
+def test_deleted_queue_is_a_problem(tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx(b"x")})
     (unit,) = reader_units(Disk(), places(tmp_path), [])
     os.unlink(tmp_path / "work")

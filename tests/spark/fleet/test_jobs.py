@@ -1,4 +1,4 @@
-"""kestrel-fleet as a whole: what Spark's tasks do together."""
+"""kestrel-fleet as a whole, with the tasks of Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILES = {
 
 
 def plain(rows: list[Any]) -> list[dict[str, Any]]:
-    """Rows of Spark as those of `rows_of`, in order."""
+    """Return Spark's rows in the form of `rows_of`, in order."""
     dicts = [collected(row) for row in rows]
     for row in dicts:
         row["data"] = bytes(row["data"])
@@ -44,7 +44,7 @@ def without(rows: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("form", ExportFormat)
-def test_what_is_exported_and_imported_is_what_was_there(
+def test_imported_items_are_those_that_were_exported(
     spark: SparkSession, tmp_path: Path, form: ExportFormat
 ) -> None:
     fill(tmp_path / "old", FILES)
@@ -67,7 +67,7 @@ def test_times_of_an_export_of_version_1_0_are_imported(spark: SparkSession, tmp
 
 
 @pytest.mark.parametrize("form", ExportFormat)
-def test_an_export_is_for_its_owner_alone(spark: SparkSession, tmp_path: Path, form: ExportFormat) -> None:
+def test_export_can_be_read_only_by_its_owner(spark: SparkSession, tmp_path: Path, form: ExportFormat) -> None:
     fill(tmp_path / "old", {"work": addx(b"secret")})
     out = tmp_path / "out"
     export(spark, [str(tmp_path / "old")], str(out), form=form)
@@ -75,7 +75,7 @@ def test_an_export_is_for_its_owner_alone(spark: SparkSession, tmp_path: Path, f
     assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o600}
 
 
-def test_exporting_the_recorded_fleet_has_the_items_of_each_folder_and_tells_of_damage(
+def test_export_of_the_recorded_fleet_has_all_items_and_reports_damage(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     pattern = fleet(tmp_path)
@@ -94,13 +94,13 @@ def test_exporting_the_recorded_fleet_has_the_items_of_each_folder_and_tells_of_
         export(spark, [pattern], str(tmp_path / "out"))
 
 
-def test_items_are_a_table_as_well(spark: SparkSession, tmp_path: Path) -> None:
+def test_exported_items_are_a_table(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx(b"a") + REMOVE + addx(b"b")})
     added = items_of(spark, [str(tmp_path)], which=ItemSelection.ADDED, queues=[b"work"])
     assert [(row.position, bytes(row.data)) for row in added.orderBy("position").collect()] == [(0, b"a"), (1, b"b")]
 
 
-def test_items_of_others_are_imported_in_the_order_of_their_times(spark: SparkSession, tmp_path: Path) -> None:
+def test_imported_items_are_in_the_order_of_their_times(spark: SparkSession, tmp_path: Path) -> None:
     items = spark.createDataFrame(
         [("a", at(30), "late"), ("a", at(10), "early"), ("b", None, "no time")],
         "queue string, add_time timestamp, data string",
@@ -110,7 +110,7 @@ def test_items_of_others_are_imported_in_the_order_of_their_times(spark: SparkSe
     assert restarted_items(tmp_path / "new", b"b") == [(b"no time", NOW_MS, 0)]
 
 
-def test_an_import_that_fails_leaves_no_queue(spark: SparkSession, tmp_path: Path) -> None:
+def test_failed_import_leaves_no_queue(spark: SparkSession, tmp_path: Path) -> None:
     new = tmp_path / "new"
     columns = "queue string, position int, data string"
     twice = spark.createDataFrame([("a", 0, "x"), ("b", 0, "y"), ("b", 0, "z")], columns)
@@ -131,7 +131,7 @@ Fleet = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def command(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Fleet:
-    """kestrel-fleet in this process, with the Spark that is there: exit status, output, what was said."""
+    """Run kestrel-fleet in this process, with the Spark of the tests. Return its exit status, output and remarks."""
 
     def run_here(*arguments: object) -> tuple[int, str, str]:
         return main([str(each) for each in arguments]), *capsys.readouterr()
@@ -139,7 +139,7 @@ def command(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Fleet:
     return run_here
 
 
-def test_damage_is_told_by_every_command_and_the_rest_is_done(command: Fleet, tmp_path: Path) -> None:
+def test_every_command_reports_damage_and_does_the_rest(command: Fleet, tmp_path: Path) -> None:
     """tests/spark/test_docs.py has the output of all commands without damage."""
     fill(tmp_path / "data" / "web1", {"work": addx(b"a") + REMOVE + addx(b"b")})
     fill(tmp_path / "data" / "web2", {"mail": addx(b"c") + b"\xee"})
@@ -167,7 +167,7 @@ def test_damage_is_told_by_every_command_and_the_rest_is_done(command: Fleet, tm
         '{"queue": "work", "server": "web1", "base64": "SECRET!"}',
     ],
 )
-def test_a_line_that_is_no_item_is_refused_and_not_shown(command: Fleet, tmp_path: Path, bad: str) -> None:
+def test_line_that_is_no_item_is_refused_and_not_shown(command: Fleet, tmp_path: Path, bad: str) -> None:
     good = '{"queue": "work", "server": "web2", "data": "SECRET"}'
     (tmp_path / "items.json").write_text(f"{good}\n{bad}\n")
     status, out, said = command("import", tmp_path / "items.json", "--into", tmp_path / "new", "--server", "web1")

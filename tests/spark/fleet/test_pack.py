@@ -1,4 +1,4 @@
-"""Packing many folders: each as kestrel-qpack does it, and one that cannot be packed keeps no other waiting."""
+"""Each of many folders is packed as by kestrel-qpack, and a failure does not affect the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_recorded_folder_is_packed_as_by_the_tool_for_one(
     assert files_of(ours) == files_of(other)
 
 
-def test_a_folder_that_a_server_owns_is_told_and_the_others_are_packed(tmp_path: Path) -> None:
+def test_folder_owned_by_a_server_is_reported_and_the_others_are_packed(tmp_path: Path) -> None:
     for name in ("web1", "web2"):
         fill(tmp_path / name, {"work": addx(b"a") + REMOVE + addx(b"b")})
     with owned(tmp_path / "web1"):
@@ -51,7 +51,7 @@ def test_a_folder_that_a_server_owns_is_told_and_the_others_are_packed(tmp_path:
     assert files_of(tmp_path / "web2") == {"work": addx(b"b")}
 
 
-def test_a_folder_is_free_again_when_its_rows_are_there(tmp_path: Path) -> None:
+def test_folder_is_released_when_its_rows_are_there(tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx(b"a") + REMOVE})
     (unit,) = folder_units(Disk(), folders_of([str(tmp_path)], None), [])
     rows = pack_folder(unit, NOW_MS)
@@ -69,7 +69,7 @@ def test_files_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.M
     assert files_of(tmp_path) == {"work": addx(b"a") + REMOVE}
 
 
-def test_only_the_queues_named_are_packed(tmp_path: Path) -> None:
+def test_only_the_named_queues_are_packed(tmp_path: Path) -> None:
     fill(tmp_path / "web1", {name: addx(b"x") + REMOVE for name in ("a", "b")})
     fill(tmp_path / "web2", {"b": addx(b"x") + REMOVE})
     reports = pack_here(tmp_path / "*", names=[b"a"])

@@ -1,4 +1,4 @@
-"""The folder that items are imported into: ours, and with all new queues or none."""
+"""The target folder of an import, which gets all new queues or none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def target_at(path: Path, disk: Disk | None = None) -> ImportTarget:
     return ImportTarget(disk or Disk(), bytes(path), 1000)
 
 
-def test_a_folder_that_is_not_there_is_made_as_a_server_makes_one(tmp_path: Path) -> None:
+def test_missing_folder_is_created_as_by_a_server(tmp_path: Path) -> None:
     path = tmp_path / "new" / "spool"
     target = target_at(path)
     target.check([b"work"])
@@ -46,7 +46,7 @@ def test_a_folder_that_is_not_there_is_made_as_a_server_makes_one(tmp_path: Path
         ("spool", {"work.5": addx(b"x")}, "has the queue work already: import into another folder, or choose others"),
     ],
 )
-def test_a_folder_that_will_not_do_is_refused(
+def test_unsuitable_folder_is_refused(
     tmp_path: Path, folder: str, files: dict[str, bytes], sentence: str
 ) -> None:
     fill(tmp_path / folder, files)
@@ -55,12 +55,12 @@ def test_a_folder_that_will_not_do_is_refused(
     assert refused.value.status == 2
 
 
-def test_a_folder_with_other_queues_will_do(tmp_path: Path) -> None:
+def test_folder_with_other_queues_is_accepted(tmp_path: Path) -> None:
     fill(tmp_path, {"mail": addx(b"x"), "work~~7": b"torn"})
     target_at(tmp_path).check([b"work"])
 
 
-def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
     monkeypatch.setattr("kestrel.spark.fleet.import_target.os.geteuid", lambda: owner + 1)
     with pytest.raises(ToolFailed, match=rf"sudo -u '#{owner}' kestrel-fleet") as refused:
@@ -68,7 +68,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
     assert refused.value.status == 73
 
 
-def test_a_folder_that_a_server_owns_is_refused(tmp_path: Path) -> None:
+def test_folder_owned_by_a_server_is_refused(tmp_path: Path) -> None:
     with (
         owned(tmp_path),
         pytest.raises(ToolFailed, match="stop it first, or import into another folder") as refused,
@@ -78,7 +78,7 @@ def test_a_folder_that_a_server_owns_is_refused(tmp_path: Path) -> None:
     assert refused.value.status == 75
 
 
-def test_the_name_of_a_folder_in_use_is_shown_as_a_terminal_can_bear_it(tmp_path: Path) -> None:
+def test_error_escapes_the_name_of_a_folder_in_use(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"\x1b[2J\xff")
     path.mkdir()
     with (
@@ -89,13 +89,13 @@ def test_the_name_of_a_folder_in_use_is_shown_as_a_terminal_can_bear_it(tmp_path
         pass
 
 
-def test_what_a_killed_import_has_left_goes(tmp_path: Path) -> None:
+def test_files_of_a_killed_import_are_removed(tmp_path: Path) -> None:
     fill(tmp_path, {"work~~7": b"torn", "mail": addx(b"x"), "notes.txt": b"foreign"})
     with target_at(tmp_path).owned():
         assert files_of(tmp_path) == {"mail": addx(b"x"), "notes.txt": b"foreign"}
 
 
-def test_queues_appear_by_rename_and_the_folder_is_synced_before_and_after(tmp_path: Path) -> None:
+def test_queues_are_renamed_between_two_syncs_of_the_folder(tmp_path: Path) -> None:
     disk = FaultyDisk()
     target = target_at(tmp_path, disk)
     with target.owned():
@@ -111,7 +111,7 @@ def test_queues_appear_by_rename_and_the_folder_is_synced_before_and_after(tmp_p
 
 
 @pytest.mark.parametrize(("operation", "after"), [("rename", 1), ("sync_folder", 2)])
-def test_when_publishing_fails_halfway_no_queue_stays(tmp_path: Path, operation: str, after: int) -> None:
+def test_failed_publication_leaves_no_queue(tmp_path: Path, operation: str, after: int) -> None:
     disk = FaultyDisk()
     target = target_at(tmp_path, disk)
     with target.owned():
@@ -124,7 +124,7 @@ def test_when_publishing_fails_halfway_no_queue_stays(tmp_path: Path, operation:
     assert files_of(tmp_path) == {"mail": addx(b"x")}
 
 
-def test_queues_that_cannot_be_taken_back_are_named(tmp_path: Path) -> None:
+def test_queues_that_cannot_be_removed_again_are_named(tmp_path: Path) -> None:
     disk = FaultyDisk()
     target = target_at(tmp_path, disk)
     with target.owned():
@@ -135,7 +135,7 @@ def test_queues_that_cannot_be_taken_back_are_named(tmp_path: Path) -> None:
             target.publish([(b"a", 1000), (b"b", 1000)])
 
 
-def test_when_a_file_is_missing_none_is_published(tmp_path: Path) -> None:
+def test_missing_file_prevents_the_publication(tmp_path: Path) -> None:
     target = target_at(tmp_path)
     with target.owned(), pytest.raises(ToolFailed, match="that this machine does not see"):
         fill(tmp_path, {"work~~1000": addx(b"a")})
@@ -143,7 +143,7 @@ def test_when_a_file_is_missing_none_is_published(tmp_path: Path) -> None:
     assert files_of(tmp_path) == {"work~~1000": addx(b"a")}
 
 
-def test_room_is_asked_for_before_anything_is_written(tmp_path: Path) -> None:
+def test_free_space_is_checked_before_anything_is_written(tmp_path: Path) -> None:
     target = target_at(tmp_path)
     target.check_room(1, 100)
     with pytest.raises(ToolFailed, match="make room, or name a folder on another disk") as refused:

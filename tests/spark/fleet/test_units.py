@@ -1,4 +1,4 @@
-"""How the work on many folders is cut into units, and who does which."""
+"""The division of many folders into units and tasks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def two(tmp_path: Path) -> str:
     return str(tmp_path / "*")
 
 
-def test_verifying_has_a_unit_for_each_journal_and_scroll_and_for_the_rest(two: str) -> None:
+def test_verification_has_a_unit_for_each_journal_and_scroll_and_one_more(two: str) -> None:
     units = queue_units(Disk(), places(two), [])
     assert brief(units) == [
         ("web1", FoundScroll(b"news")),
@@ -59,7 +59,7 @@ def test_verifying_has_a_unit_for_each_journal_and_scroll_and_for_the_rest(two: 
     assert [unit.number for unit in units] == [0, 1, 2, 3, 4, 5]
 
 
-def test_exporting_has_a_unit_for_each_reader_of_a_scroll(two: str) -> None:
+def test_export_has_a_unit_for_each_reader_of_a_scroll(two: str) -> None:
     units = reader_units(Disk(), folders_of([two], "all"), [b"work", b"news+b"])
     assert brief(units) == [
         ("all", FoundJournal(b"work")),
@@ -69,32 +69,32 @@ def test_exporting_has_a_unit_for_each_reader_of_a_scroll(two: str) -> None:
     assert len(reader_units(Disk(), places(two), [])) == 5
 
 
-def test_packing_has_a_unit_for_each_folder_that_has_one_of_the_queues(two: str) -> None:
+def test_pack_has_a_unit_for_each_folder_with_one_of_the_queues(two: str) -> None:
     units = folder_units(Disk(), places(two), [b"mail"])
     assert brief(units) == [("web2", (b"mail",))]
     assert len(folder_units(Disk(), places(two), [])) == 2
 
 
-def test_a_queue_that_no_folder_has_is_named(two: str) -> None:
+def test_missing_queue_is_named(two: str) -> None:
     with pytest.raises(SourceFailed, match="no folder has a queue missing: kestrel-qdump -q"):
         queue_units(Disk(), places(two), [b"work", b"missing"])
 
 
-def test_a_file_is_no_folder(two: str, tmp_path: Path) -> None:
+def test_file_is_no_folder(two: str, tmp_path: Path) -> None:
     with pytest.raises(SourceFailed, match="README is a file: name the folder that it is in"):
         folders_of([str(tmp_path / "README")], None)
     with pytest.raises(SourceFailed, match="there is no folder among"):
         folders_of([str(tmp_path / "READ*")], None)
 
 
-def test_a_folder_that_cannot_be_looked_into_is_left_whole_to_a_task(two: str) -> None:
+def test_folder_that_cannot_be_read_is_one_unit(two: str) -> None:
     disk = FaultyDisk()
     disk.fail("list", errno.EIO, times=1)
     units = queue_units(disk, places(two), [b"work"])
     assert brief(units) == [("web1", (b"work",)), ("web2", FoundJournal(b"work"))]
 
 
-def test_a_task_lists_a_folder_once_for_all_its_units(tmp_path: Path) -> None:
+def test_task_lists_a_folder_once_for_all_its_units(tmp_path: Path) -> None:
     for server in ("web1", "web2"):
         fill(tmp_path / server, {name: addx(b"x") for name in "abc"})
         os.utime(tmp_path / server, (1, 1))
@@ -105,7 +105,7 @@ def test_a_task_lists_a_folder_once_for_all_its_units(tmp_path: Path) -> None:
     assert disk.calls.count("list") == 2
 
 
-def test_the_largest_unit_comes_first_and_the_others_go_where_the_least_is() -> None:
+def test_largest_units_are_first_and_each_goes_to_the_smallest_task() -> None:
     units = [Unit(number, "s", b"/", cost=cost) for number, cost in enumerate([1, 1, 9, 3, 3, 1])]
     shared = [(task, unit.number) for task, unit in assign_tasks(units, 3)]
     assert shared == [(0, 2), (1, 3), (2, 4), (1, 0), (2, 1), (1, 5)]

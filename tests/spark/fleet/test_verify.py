@@ -1,4 +1,4 @@
-"""Verifying many folders: the rows are what kestrel-qpack --verify says of each."""
+"""The verification of many folders has the rows of kestrel-qpack --verify for each."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.tools.tool_processes import fill
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=name_of)
-def test_of_every_recorded_folder_it_says_what_the_tool_for_one_says(recorded: Path, qpack: Qpack) -> None:
+def test_rows_of_every_recorded_folder_are_those_of_the_tool_for_one(recorded: Path, qpack: Qpack) -> None:
     assert told(verify_here(recorded)) == qpack("--verify", recorded)
 
 
-def test_rows_tell_the_server_and_the_folder(tmp_path: Path) -> None:
+def test_rows_have_the_server_and_the_folder(tmp_path: Path) -> None:
     pattern = fleet(tmp_path, RECORDED[:2])
     reports = verify_here(pattern)
     assert {(report.server, report.folder) for report in reports} == {
@@ -31,7 +31,7 @@ def test_rows_tell_the_server_and_the_folder(tmp_path: Path) -> None:
     }
 
 
-def test_names_that_nobody_serves_are_complaints(tmp_path: Path, qpack: Qpack) -> None:
+def test_names_that_no_server_serves_are_reported(tmp_path: Path, qpack: Qpack) -> None:
     reader = READER + read_head(0) + read_done()
     fill(tmp_path, {"work.read.a.b": reader, "odd:name.read.": reader, "<script>": addx(b"x"), "caf\xe9": b""})
     status, objects, remarks = told(verify_here(tmp_path))
@@ -40,14 +40,14 @@ def test_names_that_nobody_serves_are_complaints(tmp_path: Path, qpack: Qpack) -
     assert [fields["queue"] for fields in objects] == ["<script>", "caf\xe9", None]
 
 
-def test_a_folder_of_archived_files_is_no_damage(tmp_path: Path, qpack: Qpack) -> None:
+def test_folder_of_archived_files_is_no_damage(tmp_path: Path, qpack: Qpack) -> None:
     fill(tmp_path, {"archive~work.1700000000000": b""})
     outcome = told(verify_here(tmp_path))
     assert outcome == qpack("--verify", tmp_path)
     assert outcome[:2] == (0, [])
 
 
-def test_a_queue_that_cannot_be_read_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
+def test_unreadable_queue_is_a_row_and_others_continue(tmp_path: Path) -> None:
     fill(tmp_path, {"a": addx(b"x"), "b": addx(b"y")})
     disk = FaultyDisk()
     disk.fail("read", errno.EIO, times=1)
@@ -56,7 +56,7 @@ def test_a_queue_that_cannot_be_read_is_a_row_and_the_others_go_on(tmp_path: Pat
     assert first["reason"].startswith("queue a: cannot be read: Input/output error; copy the folder to a good disk")
 
 
-def test_a_folder_that_cannot_be_listed_is_a_row(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_listed_is_a_row(tmp_path: Path) -> None:
     disk = FaultyDisk()
     disk.fail("list", errno.EACCES)
     (batch,) = verify_unit(Unit(0, "web1", bytes(tmp_path)), Folder(disk, bytes(tmp_path)), NOW_MS)
@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_listed_is_a_row(tmp_path: Path) -> None:
     assert row["reason"] == "cannot be read: Permission denied; run this as the user that the server runs as"
 
 
-def test_nothing_is_changed(tmp_path: Path) -> None:
+def test_verification_changes_nothing(tmp_path: Path) -> None:
     files = {"work.1": addx(b"a") + b"\xee", "work~~5": b"x", "work": REMOVE}
     fill(tmp_path, files)
     verify_here(tmp_path)

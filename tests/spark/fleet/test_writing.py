@@ -1,4 +1,4 @@
-"""A task's share of an import: whole queues in temporary files, which a server recovers exactly."""
+"""A task of an import writes whole queues to temporary files, which a server recovers exactly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
 )
 
 Item = tuple[bytes, int, int, int]
-"""Data, add time, expiry, errors."""
+"""Data, add time, expiry time, errors."""
 
 
 def batches_of(queues: dict[str, Sequence[Item]]) -> list[pa.RecordBatch]:
@@ -55,7 +55,7 @@ def publish(folder: Path, *queues: bytes) -> None:
         (folder / temporary_name(queue, 5).decode()).rename(folder / current_name(queue).decode())
 
 
-def test_each_queue_is_a_temporary_file_that_holds_its_items_in_order(tmp_path: Path) -> None:
+def test_temporary_file_of_a_queue_has_its_items_in_order(tmp_path: Path) -> None:
     queues: dict[str, Sequence[Item]] = {
         "<script>": [(b"a", 1, 0, 0), (b"", 2, 9, 0), (b"\xff", 3, 0, 0)],
         "caf\xe9": [(b"b", -4, 0, 0)],
@@ -71,7 +71,7 @@ def test_each_queue_is_a_temporary_file_that_holds_its_items_in_order(tmp_path: 
     }
 
 
-def test_errors_are_kept_by_the_items_going_back(tmp_path: Path) -> None:
+def test_items_that_return_keep_their_errors(tmp_path: Path) -> None:
     items: list[Item] = [(b"a", 1, 0, 2), (b"b", 1, 0, 0), (b"c", 1, 0, 1), (b"d", 1, 0, 0)]
     assert write(tmp_path, batches_of({"work": items}), {"work": 3})[0]["problem"] is None
     opened = b"".join(addx(data) + open_(xid) for data, xid in ((b"a", 1), (b"b", 2), (b"c", 3)))
@@ -82,13 +82,13 @@ def test_errors_are_kept_by_the_items_going_back(tmp_path: Path) -> None:
     assert restarted_errors(tmp_path) == [2, 0, 1, 0]
 
 
-def test_an_item_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+def test_duplicate_item_is_refused(tmp_path: Path) -> None:
     batches = batches_of({"work": [(b"a", 1, 0, 0)]}) * 2
     (row,) = write(tmp_path, batches)
     assert row["problem"] == "queue work: two items have the position 0: import one export at a time"
 
 
-def test_items_without_a_position_are_written_as_they_come(tmp_path: Path) -> None:
+def test_items_without_a_position_keep_the_order_of_arrival(tmp_path: Path) -> None:
     batch = batches_of({"work": [(b"a", 1, 0, 0), (b"b", 1, 0, 0)]})[0]
     batch = batch.set_column(1, "position", pa.nulls(2, pa.int64()))
     assert write(tmp_path, [batch])[0]["items"] == 2
@@ -96,7 +96,7 @@ def test_items_without_a_position_are_written_as_they_come(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("operation", ["open", "write", "sync", "read"])
-def test_a_disk_that_fails_is_a_row_and_the_rest_is_not_written(tmp_path: Path, operation: str) -> None:
+def test_failing_disk_is_a_row_and_nothing_more_is_written(tmp_path: Path, operation: str) -> None:
     disk = FaultyDisk()
     disk.fail(operation, errno.ENOSPC)
     (row,) = write(tmp_path, batches_of({"a": [(b"x", 1, 0, 0)], "b": [(b"y", 1, 0, 0)]}), disk=disk)
@@ -106,13 +106,13 @@ def test_a_disk_that_fails_is_a_row_and_the_rest_is_not_written(tmp_path: Path, 
     assert not disk.open_descriptors
 
 
-def test_a_file_is_on_the_medium_before_it_is_told_of(tmp_path: Path) -> None:
+def test_file_is_synced_before_it_is_reported(tmp_path: Path) -> None:
     disk = FaultyDisk()
     write(tmp_path, batches_of({"work": [(b"x", 1, 0, 0)]}), disk=disk)
     assert disk.calls.index("sync") < disk.calls.index("open_read")
 
 
-def test_a_file_that_does_not_hold_what_was_written_is_not_told_of(
+def test_file_with_other_content_than_written_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_target, "encode_item", lambda data, add_ms, expiry_ms: addx(data, add_ms, 7)[:-1])
@@ -120,5 +120,5 @@ def test_a_file_that_does_not_hold_what_was_written_is_not_told_of(
     assert "the new file differs from what was written to it" in row["problem"]
 
 
-def test_no_rows_are_no_queues(tmp_path: Path) -> None:
+def test_no_rows_make_no_queues(tmp_path: Path) -> None:
     assert write(tmp_path, []) == []

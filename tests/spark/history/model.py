@@ -1,7 +1,6 @@
-"""A second teller of histories, as slow and plain as docs/spark.md says them, to hold the real one against.
+"""A second implementation of histories, slow and simple, as docs/spark.md describes them.
 
-It asks the plain reader of the format what is in the queue after each record, and compares that with what was there
-before.
+It asks the reference reader of the format for the queue after each record, and compares that with the queue before.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from tests.journal import reference
 from tests.journal.reference import CONFIRM, EIGHT, REMOVE
 
 ENDS = (REMOVE, CONFIRM, EIGHT)
-"""What takes an item away: no rewrite writes it."""
+"""Records that remove an item, and that no rewrite writes."""
 
 
 class Step(NamedTuple):
-    """A record of a queue, and the file it stands in."""
+    """A record of a queue, and its file."""
 
     file: str
     record: reference.Record
 
 
 class Told(NamedTuple):
-    """What became of an item."""
+    """The history of an item."""
 
     file: str
     offset: int
@@ -48,11 +47,11 @@ class _Item:
     taken: int | None = None
     """The step that took it first."""
     gone: tuple[int, str] | None = None
-    """The step that took it away, and its state since."""
+    """The step that removed it, and its state since."""
 
 
 def told(files: list[tuple[str, bytes]]) -> list[Told]:
-    """The histories of a queue with these files, in replay order; in the order in which items were added."""
+    """Return the histories of a queue with these files in replay order, in the order in which items were added."""
     steps: list[Step] = []
     numbered: list[list[reference.Record]] = []
     for name, contents in files:
@@ -86,7 +85,7 @@ def told(files: list[tuple[str, bytes]]) -> list[Told]:
 
 
 def queue_after(files: list[list[reference.Record]], records: int) -> reference.Queue:
-    """The queue after so many records."""
+    """Return the queue after that many records."""
     queue = reference.Queue(0)
     for file in files:
         queue.do(file[:records])
@@ -95,7 +94,7 @@ def queue_after(files: list[list[reference.Record]], records: int) -> reference.
 
 
 def places_in(queue: reference.Queue) -> dict[int, int | None]:
-    """The xid of each item that is open, and None of each that is in line, in their order."""
+    """Return the xid of each open read, and None for each waiting item, in order."""
     in_line = {int(entry.item[0]): None for entry in queue.entries}
     return in_line | {int(item[0]): xid for xid, item in queue.opened.items()}
 
@@ -113,9 +112,12 @@ def _told(item: _Item, xid: int | None, left: list[int], number: int, steps: lis
 
 
 def bracket(now: int, steps: list[Step]) -> tuple[int | None, int | None]:
-    """When that step was: between the times of the items that were added before and after it, unless the clock was set
-    back between the two. A CONTINUE has a time of its own. What the first file begins with, up to the first record that
-    a rewrite does not write, may have been rewritten, and its times say nothing of what was before them."""
+    """Return the bounds of a step's time: the times of the items added before and after it, unless the clock was set
+    back in between.
+
+    A CONTINUE has its own time. The beginning of the first file, up to a record that no rewrite writes, may be a
+    rewrite. Its times say nothing about earlier steps.
+    """
     times = [step.record.item[1] if step.record.item is not None else None for step in steps]
     ends = (place for place, step in enumerate(steps) if step.file != steps[0].file or step.record.opcode in ENDS)
     begins = next(ends, len(steps))

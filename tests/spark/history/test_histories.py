@@ -1,4 +1,4 @@
-"""Histories on Spark, compared with a replay of one journal after the other without Spark."""
+"""Histories on Spark, compared with a replay of each journal without Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> str:
-    """The pattern of five folders with journals and scrolls."""
+    """Return the pattern of five folders with journals and scrolls."""
     for number in range(5):
         folder = tmp_path / f"server{number}"
         folder.mkdir()
@@ -39,14 +39,14 @@ def folders(tmp_path: Path) -> str:
     return str(tmp_path / "*")
 
 
-def test_histories_replay_each_journal_whole_and_in_order(spark: SparkSession, folders: str) -> None:
+def test_each_journal_is_replayed_whole_and_in_order(spark: SparkSession, folders: str) -> None:
     records = spark.read.format("kestrel").option("partitionBytes", "100").load(folders)
     rows = [collected(row) for row in histories(records, max_items=7).collect()]
     assert in_order(rows) == in_order(histories_in(folders, limits=7))
     assert len(rows) == 5 * (3 * 20 + 2 * 8)
 
 
-def test_histories_read_from_files_are_those_of_the_records_without_data(
+def test_histories_of_files_are_those_of_records_without_data(
     spark: SparkSession, folders: str, tmp_path: Path
 ) -> None:
     (tmp_path / "server3" / "q1").write_bytes(addx(b"last", 30) + b"\x02\x01")

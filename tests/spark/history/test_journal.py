@@ -1,4 +1,4 @@
-"""What became of the items of a queue: as an independent teller says it, and what is left as the server recovers it."""
+"""Histories of a journal's items, compared with a second implementation and with the server's recovery."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def bracket(row: dict[str, Any], event: str) -> tuple[int | None, int | None]:
 
 
 @given(FILES)
-def test_any_history_is_the_one_that_an_independent_teller_tells(files: list[bytes]) -> None:
+def test_any_history_is_that_of_the_second_implementation(files: list[bytes]) -> None:
     with TemporaryDirectory() as folder:
         for name, contents in named(files):
             Path(folder, name).write_bytes(contents)
@@ -81,7 +81,7 @@ def test_any_history_is_the_one_that_an_independent_teller_tells(files: list[byt
 
 
 @given(FILES)
-def test_what_is_left_is_what_a_start_of_the_server_finds(files: list[bytes]) -> None:
+def test_remaining_items_are_those_after_a_start(files: list[bytes]) -> None:
     with TemporaryDirectory() as folder:
         for name, contents in named(files):
             Path(folder, name).write_bytes(contents)
@@ -101,7 +101,7 @@ def recovered(folder: Path) -> Iterator[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_left_of_a_recorded_journal_is_what_a_start_finds(case: str, tmp_path: Path) -> None:
+def test_remaining_items_of_a_recorded_journal_are_those_after_a_start(case: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / case / "journal", tmp_path / "journal")
     rows = histories_in(tmp_path / "journal")
     assert rows
@@ -112,7 +112,7 @@ def test_what_is_left_of_a_recorded_journal_is_what_a_start_finds(case: str, tmp
         assert [row["data"] for row in left] == [data for data, _, _ in found]
 
 
-# Brackets.
+# Bounds of times.
 
 
 def only(folder: Path, contents: bytes) -> list[dict[str, Any]]:
@@ -120,21 +120,21 @@ def only(folder: Path, contents: bytes) -> list[dict[str, Any]]:
     return sorted(histories_in(folder), key=lambda row: row["offset"])
 
 
-def test_a_removal_was_between_the_items_that_were_added_before_and_after_it(tmp_path: Path) -> None:
+def test_removal_is_between_the_adds_before_and_after_it(tmp_path: Path) -> None:
     first, second, _ = only(tmp_path, addx(b"a", 10) + addx(b"b", 20) + REMOVE + REMOVE + addx(b"c", 30))
     for row in (first, second):
         assert bracket(row, "removed") == (20, 30)
         assert bracket(row, "taken") == (20, 30)
 
 
-def test_where_the_clock_was_set_back_nobody_knows_and_elsewhere_the_brackets_hold(tmp_path: Path) -> None:
+def test_bounds_are_unknown_only_where_the_clock_was_set_back(tmp_path: Path) -> None:
     contents = addx(b"a", 4_102_444_800_000) + REMOVE + addx(b"b", 20) + REMOVE + addx(b"c", 30)
     first, second, _ = only(tmp_path, contents)
     assert bracket(first, "removed") == (None, None)
     assert bracket(second, "removed") == (20, 30)
 
 
-def test_what_has_gone_is_given_out_whatever_the_times_are() -> None:
+def test_removed_items_are_returned_whatever_their_times() -> None:
     history = QueueHistory()
     for number in range(100):
         history.put(ItemHistory("work", number, 1000 if number else 4_102_444_800_000, None, 1, None))
@@ -142,8 +142,10 @@ def test_what_has_gone_is_given_out_whatever_the_times_are() -> None:
     assert len(history.gone) == 99
 
 
-def test_what_a_rewritten_file_begins_with_does_not_say_when_it_was(tmp_path: Path) -> None:
-    """A rewrite puts the open reads first, each behind its item, and then what was in the queue, with its old times."""
+def test_beginning_of_a_rewritten_file_has_no_times(tmp_path: Path) -> None:
+    """A rewrite begins with the open reads, each behind its item, and then has the items of the queue, with their old
+    times.
+    """
     failing = addx(b"failed", 20) + open_(1) + save_xid(3) + unremove(1)
     rewritten = addx(b"held", 10) + open_(7) + failing + addx(b"c", 30)
     held, failed, _, _ = only(tmp_path, rewritten + confirm(7) + addx(b"d", 90))
@@ -152,20 +154,20 @@ def test_what_a_rewritten_file_begins_with_does_not_say_when_it_was(tmp_path: Pa
     assert (failed["errors"], failed["taken_before"]) == (3, at(90))
 
 
-# Expired and discarded.
+# Expired and discarded items.
 
 
 @pytest.mark.parametrize(
     ("expiry_ms", "expected"), [(0, "no"), (15, "yes"), (20, "maybe"), (25, "maybe"), (30, "no"), (31, "no")]
 )
-def test_what_was_removed_had_expired_or_not_as_far_as_its_bracket_tells(
+def test_bounds_tell_whether_a_removed_item_had_expired(
     tmp_path: Path, expiry_ms: int, expected: str
 ) -> None:
     first, *_ = only(tmp_path, addx(b"a", 10, expiry_ms) + addx(b"b", 20) + REMOVE + addx(b"c", 30))
     assert first["expired"] == expected
 
 
-def test_what_was_confirmed_or_is_still_there_has_not_expired_on_its_way(tmp_path: Path) -> None:
+def test_confirmed_and_remaining_items_have_not_expired(tmp_path: Path) -> None:
     rows = only(tmp_path, addx(b"a", 10, 1) + addx(b"b", 20, 1) + open_(1) + confirm(1))
     assert [row["expired"] for row in rows] == [None, None]
 
@@ -177,7 +179,7 @@ FULL = addx(b"a", 1) + addx(b"b", 2) + REMOVE + addx(b"c", 3) + REMOVE + open_(1
     ("limits", "expected"),
     [(2, ["maybe", "no", None, None]), ({"work": 2}, ["maybe", "no", None, None]), ({"other": 2}, [None] * 4)],
 )
-def test_what_kestrel_removed_from_a_full_queue_for_the_next_one_may_have_been_discarded(
+def test_item_removed_from_a_full_queue_of_kestrel_may_be_discarded(
     tmp_path: Path, limits: Any, expected: list[str | None]
 ) -> None:
     (tmp_path / "work").write_bytes(FULL)
@@ -185,7 +187,7 @@ def test_what_kestrel_removed_from_a_full_queue_for_the_next_one_may_have_been_d
     assert [row["discarded"] for row in rows] == expected
 
 
-def test_what_this_server_discards_may_have_been_discarded_and_what_is_taken_was_not(tmp_path: Path) -> None:
+def test_item_discarded_by_this_server_may_be_discarded_but_not_a_taken_one(tmp_path: Path) -> None:
     config = 'queuePath = "queues"\n[[queues]]\nname = "work"\nmaxItems = 2\ndiscardOldWhenFull = true\n'
     with Processes(tmp_path) as processes:
         server = processes.serve(config)
@@ -199,10 +201,10 @@ def test_what_this_server_discards_may_have_been_discarded_and_what_is_taken_was
     assert told == {b"a": "maybe", b"b": "no", b"c": "no", b"d": None}
 
 
-# Of several queues.
+# Several queues.
 
 
-def test_without_the_payload_histories_are_the_same_but_for_the_items(tmp_path: Path) -> None:
+def test_histories_without_data_differ_only_in_the_data(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(addx(b"a", 10) + open_(1) + addx(b"bc", 20))
     rows = histories_in(tmp_path)
     assert [row["data"] for row in rows] == [b"a", b"bc"]

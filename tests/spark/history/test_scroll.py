@@ -1,4 +1,4 @@
-"""What became of the items of a scroll, for each of its queues: what is left is what an independent reader finds."""
+"""Histories of a scroll's items for each of its queues, compared with an independent reader."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ READERS = st.dictionaries(st.sampled_from([":own", "a", "b"]), st.lists(READER_R
 
 
 def left_in(folder: Path | str, **options: str) -> dict[bytes, list[tuple[int, bytes, int]]]:
-    """The items that histories say are left, as they are in line; a queue without items is not told of."""
+    """Return the remaining items of the histories, in order. A queue without items is omitted."""
     left: dict[bytes, list[dict[str, Any]]] = {}
     for row in histories_in(folder, **options):
         if row["state"] == "queued":
@@ -56,13 +56,13 @@ def left_in(folder: Path | str, **options: str) -> dict[bytes, list[tuple[int, b
 
 
 def found_in(folder: Path | str) -> dict[bytes, list[tuple[int, bytes, int]]]:
-    """What the independent reader finds."""
+    """Return the items that the independent reader finds."""
     found = {name: queue.items for name, queue in queues_in(Path(folder)).items() if queue.items}
     return {name: [(each.id, each.data, each.errors) for each in items] for name, items in found.items()}
 
 
 @given(st.lists(st.lists(PUTS, max_size=4), min_size=1, max_size=3), READERS)
-def test_what_is_left_is_what_an_independent_reader_finds(
+def test_remaining_items_are_those_of_an_independent_reader(
     files: list[list[tuple[bytes | None, int]]], readers: dict[str, list[bytes]]
 ) -> None:
     with TemporaryDirectory() as folder:
@@ -83,35 +83,35 @@ REFUSED = "L22_head_beyond_tail"
 
 
 @pytest.mark.parametrize(("case", "folder"), [each for each in FOLDERS if each[0] != REFUSED])
-def test_what_is_left_of_a_recorded_scroll_is_what_an_independent_reader_finds(case: str, folder: str) -> None:
+def test_remaining_items_of_a_recorded_scroll_are_those_of_the_reader(case: str, folder: str) -> None:
     assert left_in(GOLDEN / case / folder) == found_in(GOLDEN / case / folder)
 
 
-def test_histories_follow_a_reader_file_that_a_start_refuses() -> None:
+def test_histories_use_a_reader_file_that_a_start_refuses() -> None:
     folder = GOLDEN / REFUSED / "journal"
     assert (left_in(folder), len(found_in(folder)[b"work"])) == ({}, 3)
 
 
-def test_an_item_whose_id_is_not_higher_than_all_before_it_is_none(tmp_path: Path) -> None:
+def test_item_whose_id_does_not_rise_is_ignored(tmp_path: Path) -> None:
     second = WRITER + put(3, b"ignored") + put(6, b"c")
     fill(tmp_path, {"work.1": WRITER + put(1, b"a") + put(5, b"b"), "work.2": second})
     assert left_in(tmp_path) == {b"work": [(1, b"a", 0), (5, b"b", 0), (6, b"c", 0)]}
 
 
-def test_a_targets_at_the_end_of_a_file_says_nothing_of_the_next_one(tmp_path: Path) -> None:
+def test_targets_at_the_end_of_a_file_do_not_apply_to_the_next(tmp_path: Path) -> None:
     fill(tmp_path, {"work.1": WRITER + put(1, b"a") + targets(0, b"x"), "work.2": WRITER + put(2, b"b")})
     fill(tmp_path, {"work.read.:own": READER + read_head(0), "work.read.x": READER + read_head(0)})
     assert left_in(tmp_path) == found_in(tmp_path)
     assert {queue: len(left) for queue, left in left_in(tmp_path).items()} == {b"work": 2, b"work+x": 2}
 
 
-def test_an_item_cannot_have_come_back_less_than_never(tmp_path: Path) -> None:
+def test_number_of_returns_is_never_negative(tmp_path: Path) -> None:
     fill(tmp_path, {"work.1": WRITER + put(1, b"a", errors=-3)})
     assert [row["errors"] for row in histories_in(tmp_path)] == [0]
 
 
 @pytest.mark.parametrize("pattern", ["work+x", "work+nosuch", "*x", "work"])
-def test_of_some_queues_the_histories_are_those_that_they_have_among_all(tmp_path: Path, pattern: str) -> None:
+def test_histories_of_some_queues_are_a_part_of_all(tmp_path: Path, pattern: str) -> None:
     fill(tmp_path, {"work.1": WRITER + put(1, b"a") + put(2, b"b"), "other.1": WRITER + put(1, b"c")})
     fill(tmp_path, {"work.read.x": READER + read_head(1), "work.read.y": READER + read_head(2)})
     everything = histories_in(tmp_path)
@@ -120,13 +120,13 @@ def test_of_some_queues_the_histories_are_those_that_they_have_among_all(tmp_pat
     assert histories_in(tmp_path, queue=pattern) == chosen
 
 
-def test_an_archive_alone_holds_what_all_are_done_with(tmp_path: Path) -> None:
+def test_archive_alone_has_the_items_that_all_readers_have_done(tmp_path: Path) -> None:
     (tmp_path / "archive~work.1").write_bytes(WRITER + put(1, b"a") + put(2, b"b"))
     assert left_in(tmp_path) == {}
     assert [row["state"] for row in histories_in(tmp_path)] == ["done", "done"]
 
 
-def test_an_archive_and_the_folder_of_one_server_go_together(tmp_path: Path) -> None:
+def test_archive_and_folder_of_one_server_belong_together(tmp_path: Path) -> None:
     live, archive = tmp_path / "live", tmp_path / "archive"
     live.mkdir()
     archive.mkdir()

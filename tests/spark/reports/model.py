@@ -12,11 +12,11 @@ Key = tuple[str, str | None, str | None]
 LEFT: Final = ("queued", "open")
 
 FIRST_INVALID_MS: Final = 17_577_216_000_000
-"""The first moment of the year 2527."""
+"""The beginning of the year 2527."""
 
 
 def grouped(rows: Iterable[Row]) -> dict[Key, list[Row]]:
-    """The items of each queue, of each server and of all."""
+    """Return the items of each queue, of each server and of all."""
     groups: dict[Key, list[Row]] = {}
     for row in rows:
         server, queue = row["server"], row["queue"]
@@ -60,7 +60,7 @@ def throughput(rows: Iterable[Row], interval_ms: int) -> dict[int | None, list[i
 
 
 def depth(rows: list[Row], starts: Iterable[int], interval_ms: int) -> dict[int, list[int]]:
-    """At the end of the intervals that begin then: each item is asked whether it is there."""
+    """Return the depth at the end of each interval, by asking each item whether it is there."""
 
     def are_there(is_there: Callable[[Row, int], bool], end: int) -> list[int]:
         there = [row["data_bytes"] for row in rows if is_there(row, end)]
@@ -84,7 +84,7 @@ def maybe_there(row: Row, end: int) -> bool:
 
 
 def changes_at(rows: Iterable[Row], interval_ms: int) -> set[int]:
-    """Where intervals begin in which the depth may have changed."""
+    """Return the beginnings of intervals in which the depth may have changed."""
     times = [known(row["add_ms"]) for row in rows]
     times += [time for row in rows if is_gone(row) for time in gone_between(row)]
     return {time // interval_ms * interval_ms for time in times if time is not None}
@@ -95,7 +95,7 @@ def percentile(values: list[int], rank: float) -> int | None:
 
 
 def waits(rows: Iterable[Row], now_ms: int) -> tuple[list[int], list[int], int]:
-    """The least and the most that each item waited, and how many are unknown."""
+    """Return the minimum and maximum waiting times of the items, and the number of unknown ones."""
     least, most, unknown = [], [], 0
     for row in filter(is_taken, rows):
         add, after, before = (known(row[name]) for name in ("add_ms", "taken_after_ms", "taken_before_ms"))

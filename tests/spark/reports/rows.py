@@ -1,4 +1,4 @@
-"""Item histories made by hand, as rows of `HISTORIES` with times in ms."""
+"""Handmade item histories, as rows of `HISTORIES` with times in ms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUEUES: Final = ("work", "mail", "work+all")
 
 
 def item(server: str = "alpha", queue: str = "work", **columns: Any) -> dict[str, Any]:
-    """An item that is queued, unless the columns say otherwise."""
+    """Return an item that is queued, unless the columns differ."""
     row: dict[str, Any] = dict.fromkeys(NAMES)
     row |= {"server": server, "folder": f"/{server}", "format": "journal", "journal": queue, "queue": queue}
     row |= {"file": queue, "offset": 0, "add_ms": START_MS, "data_bytes": 10, "state": "queued"}
@@ -41,7 +41,8 @@ def as_columns(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def random_items(count: int, seed: int) -> list[dict[str, Any]]:
-    """Items of all kinds. Bounds hold what they say, but where a clock was put back, or an item has no add time."""
+    """Return items of all kinds. Their bounds are true, except where a clock was set back or an item has no add time.
+    """
     random = Random(seed)
     return [_random_item(random, place) for place in range(count)]
 

@@ -1,4 +1,4 @@
-"""A report made by hand, as its page and its summary get it."""
+"""A handmade report, as the page and the summary get it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOSTILE: Final = (
 
 
 def figures(server: str | None, queue: str | None, **columns: Any) -> Row:
-    """Of a queue with 100 items added, 90 removed."""
+    """Return the figures of a queue with 100 items added and 90 removed."""
     made: dict[str, Any] = {
         "server": server,
         "queue": queue,
@@ -71,7 +71,7 @@ def waits(server: str | None, queue: str | None, scale: int = 1) -> Row:
 
 
 def part(name: str | None, queues: list[tuple[str, str]], queue_count: int | None = None) -> ReportSection:
-    """With an hour of adds and removals."""
+    """Return a report with an hour of adds and removals."""
     random = Random(str(name))
     rows = [
         figures(server, queue, items_added=900 // (place + 1), items_removed=800 // (place + 1))
@@ -103,7 +103,7 @@ def part(name: str | None, queues: list[tuple[str, str]], queue_count: int | Non
 
 
 def report(*parts: ReportSection, **values: Any) -> ReportData:
-    """Of two servers, one file with a problem."""
+    """Return a report of two servers, one with a problem in a file."""
     bad = problem("alpha", "/srv/alpha", "work<b>", "damaged", 56, "an opcode that there is not: 0x2a", 12)
     made = ReportData(
         now_ms=NOW_MS,
@@ -119,7 +119,7 @@ def report(*parts: ReportSection, **values: Any) -> ReportData:
 
 
 def hostile_report() -> ReportData:
-    """A fleet whose queues are called as nobody should call them."""
+    """Return a report of a fleet with hostile queue names."""
     queues = [(server, queue) for server in ("alpha", "<b>beta") for queue in HOSTILE]
     parts = [part(None, queues, 40)]
     parts += [part(server, [each for each in queues if each[0] == server]) for server in ("alpha", "<b>beta")]

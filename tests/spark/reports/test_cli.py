@@ -1,4 +1,4 @@
-"""``kestrel-report`` (docs/spark.md): from a folder of journals to a report, and what it refuses."""
+"""``kestrel-report`` (docs/spark.md): from a folder of journals to a report, and its errors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def later(seconds: int) -> bytes:
     return addx(SECRET, START_MS + 1000 * seconds)
 
 
-def test_a_folder_becomes_a_report(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_folder_becomes_a_report(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for server, more in (("one", b""), ("two", b"\x02\x01")):
         spool = tmp_path / "data" / server / "spool"
         spool.mkdir(parents=True)
-        # one: waits 0 s to 10 s; two: opened, back, and taken for good; three: is left
+        # one: waits 0 s to 10 s; two: opened, returned, and taken; three: remains
         records = later(0) + REMOVE + later(10) + open_(1) + unremove(1) + open_(2) + later(30) + confirm(2) + more
         (spool / "work").write_bytes(records)
     (tmp_path / "data" / "one" / "spool" / "<b>").write_bytes(later(5))
@@ -72,10 +72,10 @@ def test_a_folder_becomes_a_report(spark: SparkSession, tmp_path: Path, capfd: p
     ]
     assert [row[0] for row in table("problems")] == ["two"]
     assert spark.conf.get("spark.sql.shuffle.partitions") == partitions
-    assert spark.range(1).count() == 1  # a session that was there is there still
+    assert spark.range(1).count() == 1  # an existing session remains
 
 
-def test_a_folder_without_journals_becomes_a_report_that_says_so(
+def test_folder_without_journals_becomes_a_report(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "spool").mkdir()
@@ -100,7 +100,7 @@ def test_a_folder_without_journals_becomes_a_report_that_says_so(
         (["--server", "\udc80"], "accepts only UTF-8 names"),
     ],
 )
-def test_arguments_that_make_no_sense_are_explained(
+def test_invalid_arguments_are_explained(
     capsys: pytest.CaptureFixture[str], argv: list[str], sentence: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -109,7 +109,7 @@ def test_arguments_that_make_no_sense_are_explained(
     assert sentence in capsys.readouterr().err
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_is_written(
+def test_missing_folder_is_reported_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], has_all: None
 ) -> None:
     assert main([str(tmp_path / "none"), "--out", str(tmp_path / "report")]) == 2
@@ -117,7 +117,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_written(
     assert not (tmp_path / "report").exists()
 
 
-def test_a_report_that_was_there_stays_when_spark_cannot_be_started(
+def test_existing_report_remains_when_spark_cannot_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_all: None
 ) -> None:
     def refuses(tool: str, master: str | None, settings: object) -> NoReturn:
@@ -136,12 +136,12 @@ def test_a_report_that_was_there_stays_when_spark_cannot_be_started(
 
 @pytest.fixture
 def has_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java is where it may be missing."""
+    """A system where Java may be missing."""
     monkeypatch.setattr("kestrel.spark.startup.shutil.which", lambda *_, **__: "java")
 
 
 @pytest.mark.parametrize("module", ["matplotlib", "jinja2"])
-def test_what_is_not_installed_is_named_with_the_way_to_get_it(
+def test_missing_software_is_named_with_its_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_all: None, module: str
 ) -> None:
     find_spec = importlib.util.find_spec

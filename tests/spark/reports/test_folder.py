@@ -1,4 +1,4 @@
-"""The folder of a report: nothing that is not a report is lost in it, and an unfinished one is told."""
+"""The folder of a report: other files are never lost, and an unfinished report is recognised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kestrel.tools.tool_runner import ToolFailed
 from tests.journal.handwritten import REMOVE
 
 
-def test_a_report_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+def test_report_replaces_an_older_one(tmp_path: Path) -> None:
     folder = ReportFolder(str(tmp_path / "new" / "report"))
     for number in range(2):
         folder.check([], is_forced=False)
@@ -25,7 +25,7 @@ def test_a_report_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.page.parent.iterdir()) == ["index.html", "summary.json"]
 
 
-def test_a_report_that_was_interrupted_has_no_page_and_can_be_made_again(tmp_path: Path) -> None:
+def test_interrupted_report_has_no_page_and_can_be_made_again(tmp_path: Path) -> None:
     folder = ReportFolder(str(tmp_path))
     folder.begin()
     folder.finish("page", {"kestrel_report": 1, "state": "finished"})
@@ -36,7 +36,7 @@ def test_a_report_that_was_interrupted_has_no_page_and_can_be_made_again(tmp_pat
 
 
 @pytest.mark.parametrize("summary", [None, "[]", "{}", "no json", "\xff"])
-def test_a_folder_of_something_else_is_written_into_only_by_force(tmp_path: Path, summary: str | None) -> None:
+def test_folder_of_something_else_needs_force(tmp_path: Path, summary: str | None) -> None:
     (tmp_path / "diary.txt").write_text("mine")
     if summary is not None:
         (tmp_path / "summary.json").write_text(summary, "latin-1")
@@ -48,26 +48,26 @@ def test_a_folder_of_something_else_is_written_into_only_by_force(tmp_path: Path
     assert (tmp_path / "diary.txt").read_text() == "mine"
 
 
-def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+def test_empty_folder_is_used(tmp_path: Path) -> None:
     ReportFolder(str(tmp_path)).check([], is_forced=False)
 
 
 @pytest.mark.parametrize("out", ["spool", "spool/report", ".", "link"])
-def test_no_report_is_written_among_the_queues_even_by_force(tmp_path: Path, out: str) -> None:
+def test_force_writes_no_report_among_queues(tmp_path: Path, out: str) -> None:
     (tmp_path / "spool").mkdir()
     (tmp_path / "link").symlink_to("spool")
     with pytest.raises(ToolFailed, match=r"overlaps the queue folder .*spool: name another folder with --out"):
         ReportFolder(str(tmp_path / out)).check([str(tmp_path / "spool")], is_forced=True)
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ToolFailed, match="is not a folder: name another one with --out"):
         ReportFolder(str(tmp_path / "file")).check([], is_forced=True)
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_what_is_called_like_a_table_and_is_of_no_report_is_not_written_over_even_by_force(
+def test_force_does_not_overwrite_a_file_named_like_a_table(
     tmp_path: Path, table: str
 ) -> None:
     (tmp_path / table).mkdir()
@@ -77,7 +77,7 @@ def test_what_is_called_like_a_table_and_is_of_no_report_is_not_written_over_eve
 
 
 @pytest.mark.parametrize("form", ["a link", "a file"])
-def test_no_table_is_written_where_there_is_a_link_or_a_file(tmp_path: Path, form: str) -> None:
+def test_table_does_not_replace_a_link_or_file(tmp_path: Path, form: str) -> None:
     folder = ReportFolder(str(tmp_path / "report"))
     folder.begin()
     table = tmp_path / "report" / "depth"
@@ -88,7 +88,7 @@ def test_no_table_is_written_where_there_is_a_link_or_a_file(tmp_path: Path, for
 
 @pytest.mark.parametrize("is_report", [True, False])
 @pytest.mark.parametrize("name", [".kestrel/lock", "work", "work.1700000000000", "work.read.client"])
-def test_no_report_is_written_among_queues_that_are_not_read_even_by_force(
+def test_force_writes_no_report_among_queues_that_are_not_read(
     tmp_path: Path, name: str, is_report: bool
 ) -> None:
     folder = ReportFolder(str(tmp_path))
@@ -101,12 +101,12 @@ def test_no_report_is_written_among_queues_that_are_not_read_even_by_force(
         folder.check([], is_forced=True)
 
 
-def test_a_file_that_could_be_a_queue_by_its_name_alone_is_none(tmp_path: Path) -> None:
+def test_file_with_only_the_name_of_a_queue_is_no_queue(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("mine")
     ReportFolder(str(tmp_path)).check([], is_forced=True)
 
 
-def test_a_table_of_an_earlier_report_gives_way_and_what_has_come_into_its_place_does_not(tmp_path: Path) -> None:
+def test_table_of_an_earlier_report_is_replaced_but_nothing_else(tmp_path: Path) -> None:
     folder = ReportFolder(str(tmp_path))
     folder.begin()
     table = tmp_path / "queues"
@@ -120,7 +120,7 @@ def test_a_table_of_an_earlier_report_gives_way_and_what_has_come_into_its_place
 
 
 @pytest.mark.parametrize("name", [PAGE, SUMMARY, f".{PAGE}", f".{SUMMARY}"])
-def test_what_links_in_the_folder_point_to_is_not_written(tmp_path: Path, name: str) -> None:
+def test_targets_of_links_in_the_folder_are_not_written(tmp_path: Path, name: str) -> None:
     (tmp_path / "diary.txt").write_text("mine")
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / name).symlink_to(tmp_path / "diary.txt")
@@ -132,7 +132,7 @@ def test_what_links_in_the_folder_point_to_is_not_written(tmp_path: Path, name: 
     assert folder.page.read_text() == "page"
 
 
-def test_the_page_and_the_summary_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_page_and_summary_can_be_read_only_by_their_owner(tmp_path: Path) -> None:
     folder = ReportFolder(str(tmp_path / "report"))
     folder.begin()
     folder.finish("page", {})

@@ -1,4 +1,4 @@
-"""The page of a report and its summary: complete, well formed, and safe whatever queues are called."""
+"""The page of a report and its summary: complete, well formed, and safe for any queue name."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def hostile() -> str:
     return page(samples.hostile_report())
 
 
-def test_names_of_queues_are_text_and_nothing_else(hostile: str) -> None:
+def test_queue_names_are_escaped(hostile: str) -> None:
     read = Reader(hostile)
     parts = [samples.part(name, [("alpha", "work"), ("beta", "work")], 40) for name in (None, "alpha", "beta")]
     tame = Reader(page(samples.report(*parts)))
@@ -71,7 +71,7 @@ def test_names_of_queues_are_text_and_nothing_else(hostile: str) -> None:
     assert "\x85" not in hostile
 
 
-def test_nothing_runs_in_the_page_and_nothing_is_fetched(hostile: str) -> None:
+def test_page_runs_no_script_and_loads_nothing(hostile: str) -> None:
     read = Reader(hostile)
     assert not {"script", "iframe", "object", "embed", "link", "form", "img", "base"}.intersection(read.tags)
     assert [name for _, name, _ in read.attributes if name.startswith("on")] == []
@@ -81,7 +81,7 @@ def test_nothing_runs_in_the_page_and_nothing_is_fetched(hostile: str) -> None:
     assert "@import" not in hostile and "url(http" not in hostile
 
 
-def test_every_id_is_there_once_and_what_is_referred_to_is_there(hostile: str) -> None:
+def test_ids_are_unique_and_references_resolve(hostile: str) -> None:
     read = Reader(hostile)
     ids = read.values("id")
     assert len(ids) == len(set(ids))
@@ -96,7 +96,7 @@ def pictures(text: str) -> Iterator[ElementTree.Element]:
         yield ElementTree.fromstring(match)
 
 
-def test_pictures_are_well_formed_and_say_in_words_what_they_show(hostile: str) -> None:
+def test_pictures_are_well_formed_and_described_in_words(hostile: str) -> None:
     found = list(pictures(hostile))
     assert len(found) == 3 * 5
     for picture in found:
@@ -107,7 +107,7 @@ def test_pictures_are_well_formed_and_say_in_words_what_they_show(hostile: str) 
         assert not [each for each in picture.iter() if each.tag.rpartition("}")[2] in ("style", "metadata", "script")]
 
 
-def test_pictures_have_the_colours_of_the_page_by_day_and_by_night(hostile: str) -> None:
+def test_pictures_have_the_light_and_dark_colours_of_the_page(hostile: str) -> None:
     for picture in pictures(hostile):
         styles = " ".join(each.get("style", "") for each in picture.iter())
         assert "var(--ink)" in styles
@@ -132,7 +132,7 @@ def test_figures_are_in_the_page(hostile: str) -> None:
         assert told in text
 
 
-def test_a_folder_without_journals_gives_a_page_that_says_so() -> None:
+def test_page_says_that_a_folder_has_no_journals() -> None:
     empty = samples.report(read=InputSummary(("/x",), ("/x",), 0, 0), problems=(), problem_count=0)
     read = Reader(page(empty))
     assert "There are no journals." in read.text
@@ -141,7 +141,7 @@ def test_a_folder_without_journals_gives_a_page_that_says_so() -> None:
     assert list(format_lines(empty)) == ["1 server, 1 folder, 0 files, 0 B", "there are no journals"]
 
 
-def test_servers_and_problems_that_are_left_out_are_counted() -> None:
+def test_omitted_servers_and_problems_are_counted() -> None:
     busy = [samples.part(name, [("alpha", "work")]) for name in (None, "alpha")]
     text = Reader(page(samples.report(*busy, servers_left_out=7, problem_count=1234))).text
     assert "7 servers less busy" in text
@@ -150,7 +150,7 @@ def test_servers_and_problems_that_are_left_out_are_counted() -> None:
 
 
 @pytest.mark.parametrize("first_ms", [1, samples.START_MS, 2**44 - 1])
-def test_one_item_is_enough_for_pictures_whenever_it_was(first_ms: int) -> None:
+def test_one_item_of_any_time_makes_a_picture(first_ms: int) -> None:
     name = ("alpha", "work")
     nothing = samples.waiting(*name, 0, 5, *[None] * 8)
     for waits in ([samples.waiting(*name, 1, 0, *[0] * 8)], [nothing], [samples.waiting(*name, 1, 0, *[2**44] * 8)]):
@@ -165,18 +165,18 @@ def test_one_item_is_enough_for_pictures_whenever_it_was(first_ms: int) -> None:
         assert len(found) == (3 if waits == [nothing] else 4)
 
 
-def test_times_that_nobody_knows_have_no_picture() -> None:
+def test_unknown_times_have_no_picture() -> None:
     unknown = [samples.throughput(None, 1, 1, 0, 0)]
     one = replace(samples.part("alpha", [("alpha", "work")]), throughput=unknown, depth=[], waits=[], waiting=None)
     assert len(list(pictures(page(samples.report(one))))) == 2
 
 
-def test_the_same_report_gives_the_same_page() -> None:
+def test_page_is_reproducible() -> None:
     one = samples.report(samples.part("alpha", [("alpha", "work")]))
     assert page(one) == page(one)
 
 
-def test_the_summary_for_a_person_is_a_table_without_control_characters() -> None:
+def test_summary_for_users_is_a_table_without_control_characters() -> None:
     lines = list(format_lines(samples.hostile_report()))
     assert lines[0] == "2 servers, 2 folders, 14 files, 118 MiB"
     assert "40 queues: 100 items added, 90 removed, 10 left (5.0 KiB), 2 open" in lines
@@ -186,7 +186,7 @@ def test_the_summary_for_a_person_is_a_table_without_control_characters() -> Non
     assert not [line for line in lines if re.search("[\x00-\x1f\x7f-\x9f]", line)]
 
 
-def test_the_summary_for_a_program_has_every_server_and_the_fleet() -> None:
+def test_summary_for_programs_has_every_server_and_the_fleet() -> None:
     told = json.loads(json.dumps(as_json(samples.hostile_report())))
     assert [each["server"] for each in told["servers"]] == ["alpha", "<b>beta"]
     assert told["fleet"]["queues"] == 40
@@ -207,11 +207,11 @@ def test_the_summary_for_a_program_has_every_server_and_the_fleet() -> None:
         ("\udc80", "\\x80"),
     ],
 )
-def test_a_name_has_no_character_that_is_not_seen(text: str, shown: str) -> None:
+def test_names_have_no_invisible_characters(text: str, shown: str) -> None:
     assert words.format_name(text) == shown
 
 
-def test_a_long_name_in_a_picture_keeps_both_its_ends() -> None:
+def test_long_name_in_a_picture_keeps_both_ends() -> None:
     shown = words.format_label("begin" + "x" * 300 + "end")
     assert len(shown) <= words.LONGEST_LABEL
     assert shown.startswith("begin") and shown.endswith("end")
@@ -221,5 +221,5 @@ def test_a_long_name_in_a_picture_keeps_both_its_ends() -> None:
     ("share", "shown"),
     [(0, "0%"), (0.00012, "0.012%"), (0.054, "5.4%"), (0.5, "50%"), (0.99999, "over 99.9%"), (1, "100%")],
 )
-def test_a_little_is_never_shown_as_nothing(share: float, shown: str) -> None:
+def test_small_number_is_not_shown_as_zero(share: float, shown: str) -> None:
     assert words.format_percent(share) == shown

@@ -1,4 +1,4 @@
-"""The views of a report, compared with the same figures counted in plain Python, item by item."""
+"""The views of a report, compared with figures that plain Python counts item by item."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ITEMS: Final = [
     item("gamma", "$x$", state="open", opens=3, aborts=2, position=0, data_bytes=0, taken_after_ms=START_MS),
 ]
 PLACEHOLDER: Final = item("alpha", "work", add_ms=0, data_bytes=0, state="confirmed", opens=1)
-"""What a pack file has in the place of a removed item."""
+"""The content of a removed item in a pack file."""
 
 GROUPS: Final = model.grouped(ITEMS)
 
@@ -42,7 +42,7 @@ def register(spark: SparkSession, items: list[dict[str, Any]], interval_ms: int 
 
 @pytest.fixture(scope="module")
 def registered(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session with views of `ITEMS`."""
+    """Return a session with views of `ITEMS`."""
     session = spark.newSession()
     register(session, [*ITEMS, PLACEHOLDER], INTERVAL_MS)
     yield session
@@ -51,7 +51,7 @@ def registered(spark: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def session(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session for views of its own."""
+    """Return a session for the views of a test."""
     session = spark.newSession()
     yield session
     drop_views(session)
@@ -80,7 +80,7 @@ def test_throughput_counts_adds_at_their_times_and_removals_at_their_latest(regi
     assert any(key[3] is None for key in rows)
 
 
-def test_depth_is_between_removals_at_their_earliest_and_at_their_latest(registered: SparkSession) -> None:
+def test_depth_is_between_earliest_and_latest_removals(registered: SparkSession) -> None:
     rows = by_key(registered, "depth", "start_ms")
     names = ("items_least", "items_most", "bytes_least", "bytes_most")
     expected = {
@@ -93,7 +93,7 @@ def test_depth_is_between_removals_at_their_earliest_and_at_their_latest(registe
     assert any(row["items_least"] < row["items_most"] for row in rows.values())
 
 
-def test_waiting_times_have_a_least_and_a_most(registered: SparkSession) -> None:
+def test_waiting_times_have_a_minimum_and_a_maximum(registered: SparkSession) -> None:
     rows = by_key(registered, "waiting")
     expected: dict[Any, list[int | None]] = {}
     for key, items in GROUPS.items():
@@ -120,7 +120,7 @@ def test_redeliveries_are_counted_item_by_item(registered: SparkSession) -> None
     assert len(rows) == len(GROUPS)
 
 
-def test_certain_expiry_is_told_from_possible_expiry_and_discards(registered: SparkSession) -> None:
+def test_certain_expiry_differs_from_possible_expiry_and_discards(registered: SparkSession) -> None:
     rows = by_key(registered, "expired")
     for key, items in GROUPS.items():
         gone = [each for each in items if model.is_gone(each)]

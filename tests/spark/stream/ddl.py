@@ -1,4 +1,4 @@
-"""Schemas in words, without the JVM that Spark asks to read them."""
+"""Parses schemas without the JVM that Spark would use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 def columns_of(text: str) -> StructType:
-    """Columns as ``data BINARY, expires_in_ms BIGINT``. A STRUCT is one with an int."""
+    """Return the columns of a text such as ``data BINARY, expires_in_ms BIGINT``. A STRUCT has one INT."""
     schema = StructType()
     for column in text.split(", "):
         name, kind = column.split()

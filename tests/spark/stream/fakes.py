@@ -1,4 +1,4 @@
-"""Servers of a stream, in memory: what they have, and when they are away, is for the test to say."""
+"""Simulated servers of a stream. The test sets their items, and when they are away."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ A, B, C = "a:2229", "b:2229", "c:2229"
 
 
 class Answer(Call[T]):
-    """A call that has its answer."""
+    """A call with its result."""
 
     def __init__(self, value: T) -> None:
         self.value = value
 
 
 class Queue:
-    """The queue of one server, by ids and as open reads."""
+    """The queue of one server, with ids and open reads."""
 
     def __init__(self, first_id: int = 1) -> None:
         self.reader: bytes | None = None
@@ -49,21 +49,21 @@ class Queue:
         self.next_id = first_id
         self.by_ids: dict[int, bytes] = {}
         self.times_ms: dict[int, tuple[int, int]] = {}
-        """When an item was put and when it expires, by id; 1000 ms + its id and never for all others."""
+        """The add and expiry time of an item by id. The default is 1000 ms + the id, without expiry."""
         self.waiting: list[bytes] = []
         self.open: dict[int, bytes] = {}
         self.last_read = 0
         self.max_open = 10_000
-        """Of one connection."""
+        """Open reads by connection."""
         self.is_away = False
         self.loses_answers = False
-        """What is asked is done, and nobody hears of it."""
+        """Whether requests are executed and their replies are lost."""
         self.asked: list[str] = []
         self.others: dict[bytes, Queue] = {}
         """Other queues of the server, by name."""
 
     def put(self, *items: bytes, gap: int = 0) -> None:
-        """Items for both ways to read; ids are left out before them."""
+        """Put items for both deliveries. Some ids before them are skipped."""
         self.next_id += gap
         for data in items:
             self.by_ids[self.next_id] = data
@@ -71,13 +71,13 @@ class Queue:
         self.waiting += items
 
     def hold_ends(self) -> None:
-        """What is open goes back, in order."""
+        """Put the open reads back, in order."""
         self.waiting = [*self.open.values(), *self.waiting]
         self.open.clear()
 
 
 class _Calls(ThriftCalls):
-    """Answers for one connection."""
+    """The replies to one connection."""
 
     def __init__(self, queue: Queue) -> None:
         super().__init__()
@@ -169,13 +169,13 @@ SET: Final = parse_server_set("zk://me:secret@zk1/services/kestrel")
 
 
 def member(address: str) -> Member:
-    """A server that speaks thrift there."""
+    """The address of a server that speaks thrift."""
     thrift = parse_address(address, 0)
     return Member(thrift._replace(port=22133), {"memcache": thrift._replace(port=22133), "thrift": thrift})
 
 
 class Followed:
-    """What ZooKeeper has said of who is there, as the test says; None while it has not."""
+    """The members that ZooKeeper has reported, set by the test; None until it has."""
 
     def __init__(self) -> None:
         self.members: Members | None = None
@@ -184,23 +184,23 @@ class Followed:
         self.changed: Callable[[object], None] = lambda members: None
 
     def follow(self, uri: ServerSetUri, changed: Callable[[object], None]) -> Followed:
-        """Somebody begins to."""
+        """Begin to follow the set."""
         assert uri == SET
         self.followers += 1
         self.changed = changed
         return self
 
     def close(self) -> None:
-        """And ends it."""
+        """Stop following the set."""
         self.followers -= 1
 
     def reads(self, *addresses: str) -> None:
-        """They are those that items are read from."""
+        """The servers for gets."""
         self.members = Members(tuple(map(member, addresses)), self.members.writes if self.members else ())
         self.changed(self.members)
 
     def writes(self, *addresses: str) -> None:
-        """They are those that items are put to."""
+        """The servers for puts."""
         self.members = Members(self.members.reads if self.members else (), tuple(map(member, addresses)))
         self.changed(self.members)
 
@@ -220,34 +220,34 @@ class World:
         return self.queues[address]
 
     def put(self, address: str, *items: bytes, gap: int = 0) -> World:
-        """Put items to one server. Return this world."""
+        """Put items to one server, and return this world."""
         self.queues[address].put(*items, gap=gap)
         return self
 
     def seconds(self) -> float:
-        """The time."""
+        """Return the time."""
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        """Somebody waits."""
+        """Advance the time."""
         self.now_s += seconds
 
     def servers(self, *addresses: str) -> StreamServers:
-        """As options say them."""
+        """Return the servers as an option names them."""
         return _FakeServers(addresses=addresses or tuple(self.queues), world=self._name)
 
     def server_set(self, *reads: str) -> StreamServers:
-        """The same, with a set in which these are now."""
+        """Return a source with a server set, in which these members are now."""
         self.set.reads(*reads)
         return _FakeServers(addresses=(), timeout_s=1e-6, server_set=SET, world=self._name)
 
     def connections(self, servers: StreamServers) -> ServerConnections:
-        """Those of a driver."""
+        """Return the connections of a driver."""
         return ServerConnections(servers, seconds=self.seconds, random=Random(1))
 
 
 _WORLDS: Final[dict[str, World]] = {}
-"""A reader that was pickled finds its world again."""
+"""Return the world of a reader that was pickled."""
 
 
 WORK: Final = (QUEUE.decode(),)
@@ -256,7 +256,7 @@ WORK: Final = (QUEUE.decode(),)
 def ranges(
     world: World, *addresses: str, in_set: bool = False, schema: StructType = ITEMS, **options: Any
 ) -> RangesReader:
-    """A driver's reader of some servers or of all, or of the set in which these are now."""
+    """Return a driver's reader of some servers or all, or of the set in which these are now."""
     servers = world.server_set(*addresses) if in_set else world.servers(*addresses)
     given: dict[str, Any] = {"queues": WORK, "max_items": 100, "reader": b"s", **options}
     return RangesReader(
@@ -267,7 +267,7 @@ def ranges(
 def opens(
     world: World, *addresses: str, in_set: bool = False, schema: StructType = ITEMS, **options: Any
 ) -> OpenReadsReader:
-    """The same, at least once."""
+    """Return a driver's reader with at-least-once delivery."""
     servers = world.server_set(*addresses) if in_set else world.servers(*addresses)
     given: dict[str, Any] = {"queues": WORK, "max_items": 100, "max_bytes": OPEN_BYTES, **options}
     parsed = StreamOptions(servers, delivery=Delivery.AT_LEAST_ONCE, **given)

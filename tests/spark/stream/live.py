@@ -1,4 +1,4 @@
-"""Servers as they are, and Spark's streams out of them."""
+"""Real servers and Spark streams of their queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ name = "work"
 
 
 class Fleet:
-    """Servers that keep their ports when they are started again."""
+    """Servers that keep their ports over restarts."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
@@ -29,16 +29,16 @@ class Fleet:
 
     @property
     def addresses(self) -> list[str]:
-        """Where they speak thrift."""
+        """The thrift addresses."""
         return [f"127.0.0.1:{port}" for port in self._ports]
 
     @property
     def servers(self) -> str:
-        """As the option says them."""
+        """The addresses as the option names them."""
         return ",".join(self.addresses)
 
     def start(self, storage: str) -> None:
-        """Have all of them serve what is in their folders."""
+        """Start all servers over their folders."""
         self._running = [
             self._processes.serve(
                 CONFIG,
@@ -49,26 +49,26 @@ class Fleet:
         ]
 
     def stop(self) -> None:
-        """An orderly stop of all."""
+        """Stop all servers in an orderly way."""
         for server in self._running:
             server.stop()
 
     def put(self, *items: bytes, queue: str = "work") -> None:
-        """Put them to the servers in turn."""
+        """Put items to the servers in turn."""
         for number, server in enumerate(self._running):
             with BlockingClient(f"127.0.0.1:{server.port}") as client:
                 assert client.put_many(queue, items[number :: len(self._running)])
 
     def items(self) -> int:
-        """How many wait, in all of them."""
+        """Return the number of waiting items in all servers."""
         return sum(self.items_of_each())
 
     def items_of_each(self) -> list[int]:
-        """How many wait, in the order of the servers."""
+        """Return the number of waiting items of each server, in order."""
         return self._figures("queue_work_items")
 
     def open_reads(self) -> int:
-        """How many are open."""
+        """Return the number of open reads."""
         return sum(self._figures("queue_work_open_transactions"))
 
     def _figures(self, name: str) -> list[int]:
@@ -91,7 +91,7 @@ def stream(spark: SparkSession, fleet: Fleet, **options: str) -> DataFrame:
 
 
 def run(items: DataFrame, folder: Path) -> None:
-    """Everything that is there, into files, from where the checkpoint is."""
+    """Write all available items to files, from the checkpoint on."""
     query = (
         items.writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -109,12 +109,12 @@ def written(spark: SparkSession, folder: Path) -> list[bytes]:
 
 
 def address_of(server: Server) -> str:
-    """Where it speaks thrift."""
+    """Return the thrift address."""
     return f"127.0.0.1:{server.port_of('thrift')}"
 
 
 def taken(server: Server, queue: str = "work") -> list[bytes]:
-    """All that is in the queue."""
+    """Return all items of the queue."""
     with BlockingClient(address_of(server), "thrift", timeout_s=PATIENCE_S) as client:
         return list(iter(lambda: client.get(queue), None))
 

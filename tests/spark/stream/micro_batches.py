@@ -1,4 +1,4 @@
-"""What Spark does with a stream, as far as a source sees it: two logs, batches, and what happens after a crash."""
+"""What a source sees of Spark: two logs, batches, and recovery after a crash."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.spark.tables import Row, read_tasks
 
 
 class Crash(Exception):
-    """The driver dies there."""
+    """The driver dies at that place."""
 
 
 class Checkpoint:
-    """What outlives a driver: offsets, which batches are done, and the rows of each batch that a sink has."""
+    """The state that survives a driver: offsets, finished batches, and the rows of each batch in a sink."""
 
     def __init__(self) -> None:
         self.offsets: list[str] = []
@@ -24,16 +24,16 @@ class Checkpoint:
         self.sink: dict[int, list[Row]] = {}
 
     def rows(self) -> list[Row]:
-        """Everything in the sink."""
+        """Return all rows of the sink."""
         return [row for number in sorted(self.sink) for row in self.sink[number]]
 
     def data(self) -> list[bytes]:
-        """The items of it."""
+        """Return the items of the sink."""
         return [row["data"] for row in self.rows()]
 
 
 class Query:
-    """A running query. `crash_at` is a place of a batch: planned, read, written."""
+    """A running query. `crash_at` is a place in a batch: planned, read, written."""
 
     def __init__(self, reader: DataSourceStreamReader, checkpoint: Checkpoint | None = None) -> None:
         self.reader = reader
@@ -42,11 +42,11 @@ class Query:
         self._began = False
 
     def trigger(self, crash_at: str = "") -> bool:
-        """One batch, if there is anything; whether there was."""
+        """Run one batch. Return False if there is nothing to read."""
         log = self.checkpoint
         if not self._began:
             self._began = True
-            if log.done < len(log.offsets):  # it was planned by a driver that died
+            if log.done < len(log.offsets):  # a driver that died has planned it
                 self._run(crash_at)
                 return True
         start = self._end_of(len(log.offsets) - 1)
@@ -62,7 +62,9 @@ class Query:
         return True
 
     def _end_of(self, number: int) -> Offset:
-        """Where a batch ends, as the log says; before the first one Spark asks, also after a restart."""
+        """Return the end of the last batch in the log. Before the first one Spark asks the source, also after a
+        restart.
+        """
         offset: Offset = json.loads(
             self.checkpoint.offsets[number] if number >= 0 else json.dumps(self.reader.initialOffset())
         )
@@ -80,12 +82,12 @@ class Query:
         log.done = number + 1
 
     def drain(self) -> None:
-        """Batches until there is nothing more."""
+        """Run batches until nothing is left."""
         while self.trigger():
             pass
 
     def run_available_now(self) -> None:
-        """Until there is nothing more."""
+        """Run batches until nothing is left."""
         available_now(self.reader)
         for _ in range(1000):
             if not self.trigger():
@@ -94,12 +96,12 @@ class Query:
 
 
 def available_now(reader: DataSourceStreamReader, checkpoint: Checkpoint | None = None) -> Query:
-    """A query with the trigger of that name, whose reader knows now what it will read."""
+    """Return a query with the trigger of that name. Its reader determines now what it will read."""
     assert isinstance(reader, SupportsTriggerAvailableNow)
     reader.prepareForTriggerAvailableNow()
     return Query(reader, checkpoint)
 
 
 def rows_between(reader: DataSourceStreamReader, start: Offset, end: Offset) -> list[Row]:
-    """The rows of a batch, which tasks read that have the reader from somewhere else."""
+    """Return the rows of a batch, read by tasks whose reader was pickled."""
     return list(read_tasks(reader, reader.partitions(start, end)))

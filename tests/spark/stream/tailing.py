@@ -1,4 +1,4 @@
-"""A stream of an archive without Spark: planned and read as Spark does it, with a checkpoint that the test has."""
+"""A stream of an archive without Spark: planned and read as by Spark, with a checkpoint that the test has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.spark.tables import source
 
 
 class Stream:
-    """A query over these paths. `offsets` is its checkpoint: what was planned, and so may be read again."""
+    """A query over these paths. `offsets` is its checkpoint: the batches that were planned and may be read again."""
 
     def __init__(self, *paths: Path | str, index: Path | None = None, **options: str) -> None:
         self._paths = paths
@@ -27,12 +27,12 @@ class Stream:
         return reader
 
     def restart(self, **options: str) -> None:
-        """The process ends, and another one begins with the same checkpoint."""
+        """Restart the process with the same checkpoint."""
         self._options.update(options)
         self.reader = self._started()
 
     def plan(self) -> bool:
-        """Plan a batch and write its end down, as Spark does before it reads; whether there is anything in it."""
+        """Plan a batch and record its end, as Spark does before it reads. Return False if the batch is empty."""
         if not self.offsets:
             self.offsets.append(_stored(self.reader.initialOffset()))
         start = self.offsets[-1]
@@ -43,15 +43,15 @@ class Stream:
         return True
 
     def batch(self, number: int = -1) -> list[Row]:
-        """The rows of a batch that was planned, the newest one if no other is asked for."""
+        """Return the rows of a planned batch, by default of the last one."""
         return rows_between(self.reader, self.offsets[number - 1], self.offsets[number])
 
     def poll(self) -> list[Row]:
-        """The rows of the next batch."""
+        """Return the rows of the next batch."""
         return self.batch() if self.plan() else []
 
     def drain(self) -> list[list[Row]]:
-        """All batches that there are for now."""
+        """Return the rows of all batches that are available."""
         batches = []
         while self.plan():
             batches.append(self.batch())
@@ -59,7 +59,7 @@ class Stream:
 
 
 def came(archive: Path, name: str, *items: bytes) -> Path:
-    """A file that a server has moved there."""
+    """Add a file to the archive, as a server does."""
     moved = archive.parent / name
     moved.write_bytes(WRITER + b"".join(put(item_id, item) for item_id, item in enumerate(items, 1)))
     return moved.rename(archive / f"archive~{name}")
@@ -71,5 +71,5 @@ def _stored(offset: Offset) -> Offset:
 
 
 def data(rows: list[Row]) -> list[bytes]:
-    """Of the rows that are items, in order."""
+    """Return the items among the rows, in order."""
     return [row["data"] for row in rows if row["op"] == "PUT"]

@@ -1,4 +1,4 @@
-"""An archive as a stream: each record of each file that comes is there once, whatever happens meanwhile."""
+"""A stream of an archive has each record of each new file exactly once, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def start(tmp_path: Path) -> Iterator[Opener]:
 
 
 class Blind(Disk):
-    """One on which files can be listed and nothing else."""
+    """A disk on which files can only be listed."""
 
     def length(self, path: bytes) -> int:
         raise AssertionError(path)
@@ -45,7 +45,7 @@ class Blind(Disk):
 
 
 def handed_on(scrolls: Scrolls, *items: bytes) -> None:
-    """Items that were put and taken, one by one; what becomes of their files is left to threads."""
+    """Put and take items one by one. Threads move the files later."""
     for item in items:
         scrolls.put_and_commit(scrolls.queue(), item)
         scrolls.now_ms += 1000
@@ -56,10 +56,10 @@ def handed_on(scrolls: Scrolls, *items: bytes) -> None:
         outcome.addErrback(lambda failure: None)
 
 
-# What a server moves there.
+# Files that a server moves to the archive.
 
 
-def test_what_a_server_archives_is_there_as_the_table_has_it(start: Opener, archive: Path) -> None:
+def test_stream_of_archived_files_equals_the_table(start: Opener, archive: Path) -> None:
     stream = Stream(archive)
     scrolls = start(archive=archive, settings=SMALL)
     rows = stream.poll()
@@ -74,7 +74,7 @@ def test_what_a_server_archives_is_there_as_the_table_has_it(start: Opener, arch
     assert {row["kind"] for row in rows} == {"archived"}
 
 
-def test_another_file_of_a_name_that_was_there_is_read(archive: Path) -> None:
+def test_new_file_with_a_former_name_is_read(archive: Path) -> None:
     stream = Stream(archive)
     came(archive, "work.1", b"a", b"b")
     assert data(stream.poll()) == [b"a", b"b"]
@@ -85,23 +85,23 @@ def test_another_file_of_a_name_that_was_there_is_read(archive: Path) -> None:
 # Batches.
 
 
-def test_a_batch_has_at_most_so_many_files_the_oldest_numbers_first(archive: Path) -> None:
+def test_batch_has_a_limited_number_of_files_lowest_numbers_first(archive: Path) -> None:
     for number in range(5):
         came(archive, f"{'ab'[number % 2]}.{number}", b"%d" % number)
     stream = Stream(archive, maxFiles="2")
     assert [sorted(data(batch)) for batch in stream.drain()] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
 
 
-def test_a_thousand_files_are_the_most_unless_somebody_says_otherwise(archive: Path) -> None:
+def test_default_limit_is_a_thousand_files(archive: Path) -> None:
     reader = Stream(archive).reader
     assert MOST_FILES == 1000
     assert reader.getDefaultReadLimit() == ReadMaxFiles(1000)
 
 
-# Where a new stream begins.
+# The beginning of a new stream.
 
 
-def test_a_stream_of_later_files_begins_once(archive: Path) -> None:
+def test_start_at_the_latest_file_happens_once(archive: Path) -> None:
     came(archive, "work.1", b"before")
     stream = Stream(archive, startingOffsets="latest")
     assert stream.poll() == []
@@ -110,7 +110,7 @@ def test_a_stream_of_later_files_begins_once(archive: Path) -> None:
     assert data(stream.poll()) == [b"while it is stopped"]
 
 
-def test_a_batch_of_later_files_is_the_same_after_a_restart(archive: Path) -> None:
+def test_batch_of_later_files_is_the_same_after_a_restart(archive: Path) -> None:
     came(archive, "work.1", b"before")
     stream = Stream(archive, startingOffsets="latest")
     start = stream.reader.initialOffset()
@@ -123,7 +123,7 @@ def test_a_batch_of_later_files_is_the_same_after_a_restart(archive: Path) -> No
     assert data(stream.poll()) == [b"newer"]
 
 
-def test_a_stream_from_a_time_omits_files_that_were_finished_before(archive: Path) -> None:
+def test_stream_from_a_time_omits_files_finished_before(archive: Path) -> None:
     for name, modified_s in (("a.1", 2000), ("b.2", 1000), ("a.3", 3000)):
         os.utime(came(archive, name, name.encode()), (modified_s, modified_s))
     stream = Stream(archive, startingOffsets="1970-01-01T00:33:20")
@@ -133,7 +133,7 @@ def test_a_stream_from_a_time_omits_files_that_were_finished_before(archive: Pat
     assert data(stream.poll()) == [b"b.4"]
 
 
-def test_who_asks_for_all_that_is_there_gets_it(archive: Path) -> None:
+def test_trigger_available_now_reads_everything_there(archive: Path) -> None:
     for number in range(5):
         came(archive, f"work.{number}", b"%d" % number)
     reader = Stream(archive, maxFiles="2").reader
@@ -142,7 +142,7 @@ def test_who_asks_for_all_that_is_there_gets_it(archive: Path) -> None:
     assert reader.reportLatestOffset() == {**begin, "files": 5}
 
 
-def test_an_offset_is_as_small_for_many_files_as_for_one(archive: Path) -> None:
+def test_size_of_an_offset_does_not_depend_on_the_number_of_files(archive: Path) -> None:
     for number in range(500):
         came(archive, f"queue{number}.{number}", b"x")
     stream = Stream(archive)
@@ -151,20 +151,20 @@ def test_an_offset_is_as_small_for_many_files_as_for_one(archive: Path) -> None:
     assert len(repr(stream.offsets[-1])) < 80
 
 
-def test_what_comes_after_the_start_of_one_round_is_for_the_next_one(archive: Path) -> None:
+def test_files_that_arrive_during_a_round_are_for_the_next(archive: Path) -> None:
     for number in range(3):
         came(archive, f"work.{number}", b"%d" % number)
     stream = Stream(archive, maxFiles="2")
     stream.reader.prepareForTriggerAvailableNow()
     came(archive, "work.9", b"9")
-    Stream(archive).plan()  # another one sees it
+    Stream(archive).plan()  # another listing finds it
     assert [data(batch) for batch in stream.drain()] == [[b"0", b"1"], [b"2"]]
     stream.restart()
     stream.reader.prepareForTriggerAvailableNow()
     assert [data(batch) for batch in stream.drain()] == [[b"9"]]
 
 
-def test_a_look_at_an_archive_that_is_as_it_was_opens_no_file_of_it(archive: Path) -> None:
+def test_check_of_an_unchanged_archive_opens_no_file(archive: Path) -> None:
     for number in range(3):
         came(archive, f"work.{number}", b"x")
     stream = Stream(archive)
@@ -173,7 +173,7 @@ def test_a_look_at_an_archive_that_is_as_it_was_opens_no_file_of_it(archive: Pat
     assert stream.poll() == []
 
 
-def test_a_file_that_goes_while_it_is_looked_at_is_read_if_it_comes_back(archive: Path) -> None:
+def test_file_that_disappears_during_a_check_is_read_if_it_returns(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
     aside = archive.parent / "aside"
     stream = Stream(archive)
@@ -184,10 +184,10 @@ def test_a_file_that_goes_while_it_is_looked_at_is_read_if_it_comes_back(archive
     assert data(stream.poll()) == [b"a"]
 
 
-# Which files.
+# Accepted files.
 
 
-def test_archives_of_several_servers_are_one_stream_and_new_ones_join(tmp_path: Path) -> None:
+def test_archives_of_several_servers_are_one_stream(tmp_path: Path) -> None:
     for server in ("a", "b"):
         (tmp_path / server / "archive").mkdir(parents=True)
         came(tmp_path / server / "archive", "work.1", server.encode())
@@ -198,7 +198,7 @@ def test_archives_of_several_servers_are_one_stream_and_new_ones_join(tmp_path: 
     assert [(row["server"], row["data"]) for row in stream.poll()] == [("c", b"c")]
 
 
-def test_other_files_are_left_alone(archive: Path) -> None:
+def test_other_files_are_ignored(archive: Path) -> None:
     for name in ("archive~work.1~~", ".archive~work.1.Xyz", "archive~work.1.gz", "archive~work.read.", "README"):
         (archive / name).write_bytes(WRITER + put(1, b"x"))
     (archive / "archive~work.7").mkdir()
@@ -208,14 +208,14 @@ def test_other_files_are_left_alone(archive: Path) -> None:
 
 
 @pytest.mark.parametrize("contents", [addx(b"a"), WRITER + put(1, b"a")], ids=["journal", "scroll"])
-def test_a_folder_of_live_queues_is_refused(archive: Path, contents: bytes) -> None:
+def test_folder_of_live_queues_is_refused(archive: Path, contents: bytes) -> None:
     (archive / "work.1700000000000").write_bytes(contents)
     came(archive, "work.1", b"a")
     with pytest.raises(SourceFailed, match=r"has queues of a server that may be running: a stream reads"):
         Stream(archive).poll()
 
 
-def test_a_file_is_refused_and_so_is_what_is_not_there(archive: Path) -> None:
+def test_file_and_missing_folder_are_refused(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
     with pytest.raises(SourceFailed, match=r"archive~work.1 is a file: name the folder of an archive"):
         Stream(path).poll()
@@ -223,10 +223,10 @@ def test_a_file_is_refused_and_so_is_what_is_not_there(archive: Path) -> None:
         Stream(archive / "gone").poll()
 
 
-# What went.
+# Removed files.
 
 
-def test_a_file_that_went_before_it_was_read_is_an_error_that_says_the_way_out(archive: Path) -> None:
+def test_file_removed_before_it_was_read_is_an_error_with_the_way_out(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
     came(archive, "work.2", b"b")
     stream = Stream(archive)
@@ -238,7 +238,7 @@ def test_a_file_that_went_before_it_was_read_is_an_error_that_says_the_way_out(a
     assert data(stream.batch()) == [b"b"]
 
 
-def test_so_is_one_that_goes_while_tasks_are_under_way(archive: Path) -> None:
+def test_file_removed_during_a_task_is_an_error(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
     for ignores, outcome in (("false", None), ("true", [])):
         stream = Stream(archive, ignoreMissingFiles=ignores)
@@ -253,7 +253,7 @@ def test_so_is_one_that_goes_while_tasks_are_under_way(archive: Path) -> None:
         shutil.move(aside, path)
 
 
-def test_a_file_that_cannot_be_read_fails_the_batch_whatever_the_mode(archive: Path) -> None:
+def test_unreadable_file_fails_the_batch_in_every_mode(archive: Path) -> None:
     path = came(archive, "work.1", b"a", b"b")
     stream = Stream(archive)
     assert stream.plan()
@@ -266,7 +266,7 @@ def test_a_file_that_cannot_be_read_fails_the_batch_whatever_the_mode(archive: P
     assert data(stream.batch()) == [b"a", b"b"]
 
 
-def test_damage_is_told_and_with_failfast_raised(archive: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_is_reported_and_raised_with_failfast(archive: Path, caplog: pytest.LogCaptureFixture) -> None:
     (archive / "archive~work.1").write_bytes(WRITER + put(2, b"a") + put(1, b"b"))
     stream = Stream(archive)
     with caplog.at_level(logging.WARNING, "kestrel.spark"):
@@ -280,13 +280,13 @@ def test_damage_is_told_and_with_failfast_raised(archive: Path, caplog: pytest.L
 # Columns and options.
 
 
-def test_the_columns_are_those_of_the_table(archive: Path) -> None:
+def test_columns_are_those_of_the_table(archive: Path) -> None:
     options = {"index": "/i", "maxFiles": "7", "ignoreMissingFiles": "TRUE"}
     assert source(archive, **options).schema() == RECORDS
     assert source(archive, payload="false", **options).schema().names == RECORDS.names[:-1]
 
 
-def test_some_columns_may_be_asked_for_and_items_left_out(archive: Path) -> None:
+def test_columns_can_be_chosen_and_data_omitted(archive: Path) -> None:
     (archive / "archive~work.1").write_bytes(WRITER + put(7, b"abc") + read_head(7))
     asked = StructType([StructField("item_id", LongType()), StructField("queue", StringType())])
     reader = source(archive, index=f"{archive.parent}/audit.index").streamReader(asked)
@@ -310,11 +310,11 @@ def test_some_columns_may_be_asked_for_and_items_left_out(archive: Path) -> None
         ({"index": "/i", "maxfile": "1"}, r"there is no option maxfile; did you mean maxFiles\?"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused(archive: Path, options: dict[str, str], sentence: str) -> None:
+def test_invalid_option_is_refused(archive: Path, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceFailed, match=sentence):
         source(archive, **options).streamReader(RECORDS)
 
 
-def test_nobody_reads_a_table_with_the_options_of_a_stream(archive: Path) -> None:
+def test_table_refuses_the_options_of_a_stream(archive: Path) -> None:
     with pytest.raises(SourceFailed, match=r"there is no option index"):
         source(archive, index="/i").reader(RECORDS)

@@ -1,4 +1,4 @@
-"""Whatever happens to an archive and to a stream of it, in whatever order: each item that stays comes exactly once."""
+"""Random histories of an archive and of its stream: each item that stays is delivered exactly once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SHARES = st.floats(0, 1)
 
 
 class ArchiveHistory(RuleBasedStateMachine):
-    """A server and an operator at one end, and at the other a query with what it has told a sink that keeps batches."""
+    """A server and an operator, and a query whose sink keeps its batches."""
 
     @initialize(most=st.integers(1, 4))
     def begin(self, most: int) -> None:
-        """An archive without files."""
+        """Create an archive without files."""
         self.scratch = TemporaryDirectory()
         folder = Path(self.scratch.name)
         self.archive = folder / "archive"
@@ -37,9 +37,9 @@ class ArchiveHistory(RuleBasedStateMachine):
         self.index = folder / "audit.index"
         self.put = 0
         self.held: dict[str, list[int]] = {}
-        """The items of each file that ever came."""
+        """The items of each file that was ever there."""
         self.gone: set[int] = set()
-        """Items of files that somebody has erased."""
+        """Items of erased files."""
         self.batches: list[list[int]] = []
         self.stream = Stream(self.archive, index=self.index, maxFiles=str(most), ignoreMissingFiles="true")
         self.stream.plan()
@@ -50,25 +50,27 @@ class ArchiveHistory(RuleBasedStateMachine):
             self.scratch.cleanup()
 
     def _write(self, name: str, items: list[int]) -> None:
-        """As a server does that copies: under another name first. So the file has another number each time."""
+        """Add a file as a server that copies does, under a temporary name first. So the file gets a new number each
+        time.
+        """
         copy = self.archive / f"{name}~~"
         copy.write_bytes(WRITER + b"".join(put(item, b"%d" % item) for item in items))
         self.maybe_look()
         copy.rename(self.archive / name)
 
     def maybe_look(self) -> None:
-        """Another look between two steps of the server costs nothing and finds nothing that is not whole."""
+        """Check the archive between two steps of the server. Incomplete files are ignored."""
         self.stream.reader.latestOffset(self.stream.offsets[-1], self.stream.reader.getDefaultReadLimit())
 
     def _some(self, count: int) -> list[int]:
         self.put += count
         return [*range(self.put - count + 1, self.put + 1)]
 
-    # What happens to the archive.
+    # Events of the archive.
 
     @rule(queue=QUEUES, number=NUMBERS, count=st.integers(0, 3))
     def a_file_comes(self, queue: str, number: int, count: int) -> None:
-        """With any number: greater than those before, or not."""
+        """Add a file with any number, not always above the others."""
         name = f"archive~{queue}.{number}"
         if name not in self.held:
             self.held[name] = self._some(count)
@@ -80,7 +82,7 @@ class ArchiveHistory(RuleBasedStateMachine):
     @precondition(lambda self: self._there())
     @rule(share=SHARES)
     def a_file_comes_again(self, share: float) -> None:
-        """The server had crashed before it erased its own."""
+        """Archive a file again, because the server crashed before it erased its own."""
         names = self._there()
         name = names[int(share * (len(names) - 1))]
         self._write(name, self.held[name])
@@ -88,9 +90,9 @@ class ArchiveHistory(RuleBasedStateMachine):
     @precondition(lambda self: self._there())
     @rule(share=SHARES, is_away=st.booleans())
     def a_file_comes_again_and_has_grown(self, share: float, is_away: bool) -> None:
-        """The server had crashed before it erased its own, and went on with it.
+        """Archive a file again with more items, because the server crashed before it erased its own, and continued it.
 
-        After a power failure it may be its own that is moved for a second time.
+        After a power failure it may move its own file a second time.
         """
         names = self._there()
         name = names[int(share * (len(names) - 1))]
@@ -109,7 +111,7 @@ class ArchiveHistory(RuleBasedStateMachine):
     @precondition(lambda self: self._there())
     @rule(share=SHARES, mode=st.sampled_from([0o600, 0o640]))
     def somebody_touches_a_file(self, share: float, mode: int) -> None:
-        """So that its times are others."""
+        """Change the modification times."""
         names = self._there()
         path = self.archive / names[int(share * (len(names) - 1))]
         path.chmod(mode)
@@ -118,16 +120,16 @@ class ArchiveHistory(RuleBasedStateMachine):
     @precondition(lambda self: self._there())
     @rule(share=SHARES)
     def somebody_erases_a_file(self, share: float) -> None:
-        """It may have been read or not."""
+        """Erase a file that may have been read or not."""
         names = self._there()
         name = names[int(share * (len(names) - 1))]
         (self.archive / name).unlink()
         self.gone.update(self.held[name])
 
-    # What happens to the query.
+    # Events of the query.
 
     def _deliver(self, number: int) -> None:
-        """The batch that ends at that offset is written, in the place of what was written for it before."""
+        """Write the batch that ends at that offset. It replaces an earlier attempt."""
         del self.batches[number - 1 :]
         self.batches.append([int(item) for item in data(self.stream.batch(number))])
 
@@ -138,7 +140,7 @@ class ArchiveHistory(RuleBasedStateMachine):
 
     @rule(is_planned=st.booleans())
     def the_process_ends_in_a_batch(self, is_planned: bool) -> None:
-        """Before its offset is on the medium, or behind that."""
+        """Crash before or after the offset is stored."""
         if is_planned and self.stream.plan():
             self.stream.restart()
             self._deliver(len(self.stream.offsets) - 1)
@@ -155,7 +157,9 @@ class ArchiveHistory(RuleBasedStateMachine):
 
     @rule(share=SHARES, most=st.integers(1, 4))
     def the_checkpoint_is_put_back(self, share: float, most: int) -> None:
-        """What was read since is read again, as it was but for what went; the last of it may be in other batches."""
+        """Go back to an earlier checkpoint. Later batches are read again, without erased files; the last of them may
+        differ.
+        """
         number = int(share * (len(self.stream.offsets) - 1))
         before = self.batches
         again = [[*batch] for batch in before[:number]]
@@ -167,7 +171,7 @@ class ArchiveHistory(RuleBasedStateMachine):
         self.batches = again[:number]
         self.stream.restart(maxFiles=str(most))
 
-    # What always holds.
+    # Invariants.
 
     def _told(self) -> list[int]:
         return [item for batch in self.batches for item in batch]
@@ -179,7 +183,7 @@ class ArchiveHistory(RuleBasedStateMachine):
             assert len(told) == len(set(told))
 
     def finish(self) -> None:
-        """When nothing happens any more, all that there is has come."""
+        """When no more events happen, all files are delivered."""
         while self.stream.plan():
             self._deliver(len(self.stream.offsets) - 1)
         self.nothing_comes_twice()
@@ -187,5 +191,5 @@ class ArchiveHistory(RuleBasedStateMachine):
         assert there - self.gone <= set(self._told()) <= set(range(1, self.put + 1))
 
 
-def test_whatever_happens_each_item_that_stays_comes_exactly_once() -> None:
+def test_each_item_that_stays_is_delivered_exactly_once() -> None:
     run_state_machine_as_test(ArchiveHistory, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))

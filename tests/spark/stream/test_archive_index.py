@@ -1,4 +1,4 @@
-"""The index of what came to an archive: what it survives, and what it refuses."""
+"""The index of an archive stream: crashes, damage, and wrong files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def appended(path: Path, *arrivals: Arrival) -> Arrivals:
     return index
 
 
-def test_what_was_appended_is_there_in_its_order_whoever_opens_it(path: Path) -> None:
+def test_appended_entries_are_read_in_order_by_every_process(path: Path) -> None:
     first = appended(path, A, B)
     again = opened(path)
     assert first.files == again.files == [A, B]
@@ -42,19 +42,19 @@ def test_what_was_appended_is_there_in_its_order_whoever_opens_it(path: Path) ->
     assert again.known(b"/srv/archive", b"archive~work.2") is None
 
 
-def test_who_has_it_open_learns_what_others_append(path: Path) -> None:
+def test_open_index_sees_the_entries_of_others(path: Path) -> None:
     index = appended(path, A)
     appended(path, B)
     index.catch_up()
     assert index.files == [A, B]
 
 
-def test_it_is_for_its_owner_alone(path: Path) -> None:
+def test_index_can_be_read_only_by_its_owner(path: Path) -> None:
     appended(path, A)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_wherever_its_process_ends_what_was_told_stays_and_the_rest_is_left_out(path: Path) -> None:
+def test_crash_at_any_byte_keeps_the_recorded_entries(path: Path) -> None:
     appended(path, A)
     told = path.read_bytes()
     appended(path, B)
@@ -66,7 +66,7 @@ def test_wherever_its_process_ends_what_was_told_stays_and_the_rest_is_left_out(
     assert path.read_bytes() == whole
 
 
-def test_one_that_was_just_being_made_is_made_again(path: Path) -> None:
+def test_incomplete_new_index_is_made_again(path: Path) -> None:
     head = appended(path).id
     whole = path.read_bytes()
     for size in range(len(whole)):
@@ -77,7 +77,7 @@ def test_one_that_was_just_being_made_is_made_again(path: Path) -> None:
 @pytest.mark.parametrize(
     "contents", [b"notes\n", b"precious", b"[1, 2]\n", b"\0" * 2000, b'["kestrel arrivals 9", "x"]\n']
 )
-def test_a_file_that_is_something_else_is_refused_and_left_as_it_is(path: Path, contents: bytes) -> None:
+def test_file_of_something_else_is_refused_and_unchanged(path: Path, contents: bytes) -> None:
     path.write_bytes(contents)
     with pytest.raises(SourceFailed, match=r"audit.index is not an archive stream's index: name another file"):
         opened(path)
@@ -87,7 +87,7 @@ def test_a_file_that_is_something_else_is_refused_and_left_as_it_is(path: Path, 
 @pytest.mark.parametrize(
     "line", [b"x", b"[]", b'["one", "/a", "b", 2, 1, null]', b'["one", "/a", "b", 0, 1, "zz"]', b"\0"]
 )
-def test_a_damaged_line_is_named(path: Path, line: bytes) -> None:
+def test_damaged_line_is_named(path: Path, line: bytes) -> None:
     appended(path, A)
     with path.open("ab") as file:
         file.write(line + b"\n")
@@ -95,27 +95,27 @@ def test_a_damaged_line_is_named(path: Path, line: bytes) -> None:
         opened(path)
 
 
-def test_one_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
+def test_index_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     stream = Stream(tmp_path, index=tmp_path / "missing" / "audit.index")
     with pytest.raises(SourceFailed, match=r"the index cannot be read and written: .*audit.index: No such file"):
         stream.poll()
 
 
-# Beside a checkpoint.
+# Index and checkpoint.
 
 
 @pytest.fixture
 def stream(archive: Path) -> Stream:
-    """A stream that has read one file."""
+    """Return a stream that has read one file."""
     stream = Stream(archive)
     came(archive, "work.1", b"1")
     stream.poll()
     return stream
 
 
-def test_an_index_that_is_not_the_checkpoints_is_refused(stream: Stream, path: Path) -> None:
+def test_index_of_another_checkpoint_is_refused(stream: Stream, path: Path) -> None:
     os.unlink(path)
-    for _ in range(2):  # the second time there is one, which was made the first time
+    for _ in range(2):  # the second call gets the index of the first
         stream.restart()
         with pytest.raises(SourceFailed, match=r"the checkpoint is not of the index .*: restore the index that was"):
             stream.poll()
@@ -123,7 +123,7 @@ def test_an_index_that_is_not_the_checkpoints_is_refused(stream: Stream, path: P
             stream.batch()
 
 
-def test_an_index_that_is_older_than_the_checkpoint_is_refused(stream: Stream, archive: Path, path: Path) -> None:
+def test_index_older_than_the_checkpoint_is_refused(stream: Stream, archive: Path, path: Path) -> None:
     older = path.read_bytes()
     came(archive, "work.2", b"2")
     stream.poll()
@@ -133,7 +133,7 @@ def test_an_index_that_is_older_than_the_checkpoint_is_refused(stream: Stream, a
         stream.batch()
 
 
-def test_an_index_that_is_replaced_while_the_stream_runs_is_refused(stream: Stream, path: Path) -> None:
+def test_index_replaced_while_the_stream_runs_is_refused(stream: Stream, path: Path) -> None:
     os.unlink(path)
     with pytest.raises(SourceFailed, match=r"the index .* was replaced while the stream ran"):
         stream.poll()

@@ -1,4 +1,4 @@
-"""An archive as a stream of a real Spark: over restarts from a checkpoint, in rounds and at work all the time."""
+"""An archive as a stream of a real Spark: restarts from a checkpoint, single rounds, and a running query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_S = 120
 
 
 class Query:
-    """A query that copies an archive's items to Parquet, with its checkpoint."""
+    """A query that copies the items of an archive to Parquet, with its checkpoint."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -38,7 +38,7 @@ class Query:
         return writer.start(str(self._folder / "out"))
 
     def round(self, **options: str) -> StreamingQuery:
-        """All that there is now."""
+        """Read everything available."""
         query = self.start(is_round=True, **options)
         try:
             assert query.awaitTermination(PATIENCE_S)
@@ -60,7 +60,7 @@ def both(*numbers: int) -> list[str]:
     return sorted(item for number in numbers for item in (f"a{number}", f"b{number}"))
 
 
-def test_each_round_reads_what_came_since_the_last_one(query: Query) -> None:
+def test_each_round_reads_the_files_since_the_last(query: Query) -> None:
     for number in (10, 20, 30):
         query.came(number)
     done = query.round(maxFiles="2")
@@ -73,7 +73,7 @@ def test_each_round_reads_what_came_since_the_last_one(query: Query) -> None:
     assert query.items() == both(5, 10, 20, 30)
 
 
-def test_a_query_at_work_reads_what_comes_and_goes_on_after_an_error(query: Query) -> None:
+def test_running_query_reads_new_files_and_continues_after_an_error(query: Query) -> None:
     query.came(10)
     running = query.start(is_round=False)
     try:

@@ -1,4 +1,4 @@
-"""Who is left alone, and for how long."""
+"""Pauses after failures of a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def peek(connections: ServerConnections) -> int:
 
 
 def pause(world: World, connections: ServerConnections) -> float:
-    """How long a server is left alone that fails now, in seconds."""
+    """Return the pause after a failure now, in seconds."""
     asked = len(world[A].asked)
     with pytest.raises(ServerUnavailable):
         peek(connections)
@@ -27,7 +27,7 @@ def pause(world: World, connections: ServerConnections) -> float:
     return world.now_s - began_s
 
 
-def test_a_server_that_fails_again_is_left_alone_for_longer_until_it_answers() -> None:
+def test_pauses_grow_with_failures_until_a_reply() -> None:
     world = World(A)
     connections = world.connections(world.servers())
     world[A].is_away = True
@@ -42,7 +42,7 @@ def test_a_server_that_fails_again_is_left_alone_for_longer_until_it_answers() -
     assert pause(world, connections) < 0.6
 
 
-def test_who_is_patient_waits_and_then_is_told_which_server_it_was() -> None:
+def test_patient_call_waits_and_then_names_the_server() -> None:
     world = World(A)
     connections = world.connections(world.servers())
     world[A].is_away = True
@@ -51,7 +51,7 @@ def test_who_is_patient_waits_and_then_is_told_which_server_it_was() -> None:
     assert 100 < world.now_s <= 120
 
 
-def test_a_no_is_told_at_once_whoever_asks() -> None:
+def test_refusal_is_reported_at_once() -> None:
     world = World(A)
     connections = world.connections(world.servers())
     for ask in (connections.ask, connections.ask_once):

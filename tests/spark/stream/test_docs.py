@@ -1,4 +1,4 @@
-"""docs/streams.md is true: its walk prints what it says, and its tables have all columns and options."""
+"""The example of docs/streams.md prints what the page shows, and its tables have all columns and options."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PAGE = "streams.md"
 RE_BLOCK: Final = re.MULTILINE | re.DOTALL
 
 
-def test_the_walk_prints_what_it_says(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_prints_its_output(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Processes(tmp_path) as processes:
         server = processes.serve("", "--storage", "scroll:queues")
         walk(PAGE, {"localhost:2229": f"127.0.0.1:{server.port_of('thrift')}", '"var/': f'"{tmp_path}/'}, capsys)
 
 
-def test_the_example_of_windows_counts_all_items(spark: SparkSession, tmp_path: Path) -> None:
+def test_example_of_windows_counts_all_items(spark: SparkSession, tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         address = address_of(processes.serve("", "--storage", "scroll:queues"))
         with BlockingClient(address, "thrift") as client:
@@ -44,7 +44,7 @@ def test_the_example_of_windows_counts_all_items(spark: SparkSession, tmp_path: 
     assert sum(row.number for row in spark.table("counts").collect()) == 30
 
 
-def test_every_column_of_an_item_is_told() -> None:
+def test_every_column_is_documented() -> None:
     assert set(ITEMS.names) <= named_in("Out of queues")
 
 
@@ -56,10 +56,10 @@ def test_every_column_of_an_item_is_told() -> None:
         ("Out of archives", OF_STREAMS),
     ],
 )
-def test_every_option_is_told(heading: str, names: tuple[str, ...]) -> None:
+def test_every_option_is_documented(heading: str, names: tuple[str, ...]) -> None:
     assert set(names) <= named_in(heading)
 
 
 def named_in(heading: str) -> set[str]:
-    """What stands in backquotes there."""
+    """Return the texts in backquotes."""
     return set(re.findall(r"`(\w+)`", section(PAGE, heading)))

@@ -1,4 +1,4 @@
-"""How the process of a source ends."""
+"""The end of a source's process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ finally:
 
 @contextmanager
 def waiting(before: str = "", finally_: str = "") -> Iterator[Child[str]]:
-    """A process that waits to be sent a line."""
+    """A process that waits for a line of input."""
     command = [sys.executable, "-c", _WAITS.format(before=before, finally_=finally_)]
     with Child[str](command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -46,7 +46,7 @@ _ANOTHER = "signal.raise_signal(signal.SIGTERM)"
 
 
 @pytest.mark.parametrize("finally_", ["", _ANOTHER])
-def test_a_sigterm_lets_what_has_begun_be_stopped_and_another_does_not_cut_that_short(finally_: str) -> None:
+def test_first_sigterm_starts_an_orderly_stop_and_another_does_not_cut_it(finally_: str) -> None:
     with waiting(finally_=finally_) as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 143
@@ -54,19 +54,19 @@ def test_a_sigterm_lets_what_has_begun_be_stopped_and_another_does_not_cut_that_
         assert process.stdout.read() == "stopped\n"
 
 
-def test_an_end_that_has_begun_without_a_sigterm_is_not_cut_short_by_one() -> None:
+def test_sigterm_does_not_cut_an_end_that_has_begun() -> None:
     with waiting(finally_=f"ignore_sigterm(); {_ANOTHER}") as process:
         assert process.communicate("\n")[0] == "goes on\nstopped\n"
         assert process.returncode == 0
 
 
-def test_who_has_said_what_a_sigterm_does_is_left_alone() -> None:
+def test_handler_of_the_program_is_kept() -> None:
     with waiting("signal.signal(signal.SIGTERM, lambda *_: None)") as process:
         process.send_signal(signal.SIGTERM)
         assert process.communicate("\n")[0] == "goes on\nstopped\n"
 
 
-def test_a_thread_cannot_say_what_a_signal_does_and_does_not_try() -> None:
+def test_no_handler_is_set_in_a_thread() -> None:
     failures: list[BaseException] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Which columns make items, and what items rows are."""
+"""The columns of items, and the items of rows."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ def test_data_are_the_items_in_the_order_of_the_rows() -> None:
     assert items(columns("data BINARY"), data=[b"b", b"", b"a"]) == {0: [b"b", b"", b"a"]}
 
 
-def test_a_text_is_an_item_in_utf_8() -> None:
+def test_text_is_an_item_in_utf_8() -> None:
     assert items(columns("data STRING"), data=["Größe"]) == {0: ["Größe".encode()]}
     assert items(columns("data STRING"), data=pa.array(["a"], pa.large_string())) == {0: [b"a"]}
 
 
-def test_columns_are_found_wherever_they_stand_and_whatever_arrow_calls_them() -> None:
+def test_columns_are_found_in_any_order_and_arrow_type() -> None:
     made = columns("key STRING, expires_in_ms INT, data STRING", has_keys=True)
     assert items(made, _0=["k"], _1=pa.array([5], pa.int32()), _2=["a"]) == {5: [join(b"k", b"a")]}
 
 
-def test_items_expire_together_that_expire_in_the_same_time_and_null_is_never() -> None:
+def test_items_are_grouped_by_expiry_and_null_is_never() -> None:
     made = columns("data STRING, expires_in_ms BIGINT")
     found = items(made, data=list("abcdefg"), expires_in_ms=[10, None, 20, 0, 10, LONGEST_MS, 20])
     assert found == {10: [b"a", b"e"], 0: [b"b", b"d"], 20: [b"c", b"g"], LONGEST_MS: [b"f"]}
 
 
-def test_what_has_expired_is_put_as_expired_however_long_ago_it_was() -> None:
+def test_item_that_has_expired_is_put_as_expired() -> None:
     made = columns("data STRING, expires_in_ms BIGINT")
     assert items(made, data=list("abc"), expires_in_ms=[-5, -(1 << 40), -1]) == {-1: [b"a", b"b", b"c"]}
 
 
-def test_a_time_that_the_protocol_cannot_say_is_told() -> None:
+def test_time_that_the_protocol_cannot_express_is_reported() -> None:
     made = columns("data STRING, expires_in_ms BIGINT")
     with pytest.raises(SourceFailed, match=r"expires_in_ms must be at most 2147483647, or 24 days, not 2147483648"):
         items(made, data=["a", "b"], expires_in_ms=[0, LONGEST_MS + 1])
 
 
-def test_no_rows_are_no_items() -> None:
+def test_no_rows_make_no_items() -> None:
     for schema in ("data BINARY", "data BINARY, expires_in_ms BIGINT"):
         names = columns_of(schema).names
         arrays = [pa.array([], pa.binary()), pa.array([], pa.int64())][: len(names)]
@@ -62,7 +62,7 @@ def test_no_rows_are_no_items() -> None:
 
 
 @pytest.mark.parametrize("name", ["data", "key"])
-def test_a_null_is_told_before_anything_of_its_batch_is_an_item(name: str) -> None:
+def test_null_is_reported_before_any_item_of_its_batch(name: str) -> None:
     values: dict[str, list[str | None]] = {"data": ["a", "b"], "key": ["k", "l"]}
     values[name][1] = None
     with pytest.raises(SourceFailed, match=rf"^the column {name} is null in a row: filter by {name} IS NOT NULL$"):
@@ -70,7 +70,7 @@ def test_a_null_is_told_before_anything_of_its_batch_is_an_item(name: str) -> No
 
 
 @pytest.mark.parametrize("key", ["", "k" * 65536])
-def test_a_key_that_is_empty_or_too_long_is_told(key: str) -> None:
+def test_empty_or_too_long_key_is_reported(key: str) -> None:
     with pytest.raises(SourceFailed, match=f"^the column key: a key has from 1 to 65535 bytes, not {len(key)}$"):
         items(columns("data STRING, key STRING", has_keys=True), data=["a"], key=[key])
 
@@ -92,6 +92,6 @@ def test_a_key_that_is_empty_or_too_long_is_told(key: str) -> None:
         ("data STRING, data BINARY", False, "there are two columns data: select one of them"),
     ],
 )
-def test_columns_that_make_no_items_are_told_with_the_way_out(schema: str, has_keys: bool, sentence: str) -> None:
+def test_unsuitable_columns_are_reported_with_the_way_out(schema: str, has_keys: bool, sentence: str) -> None:
     with pytest.raises(SourceFailed, match=f"^{sentence}"):
         columns(schema, has_keys=has_keys)

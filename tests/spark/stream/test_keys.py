@@ -1,4 +1,4 @@
-"""Keys of items as a column, on Spark itself."""
+"""Keys of items as a column, on Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kestrel.spark.options import SourceFailed
 LONG = b"k" * 300
 
 
-def test_items_with_keys_are_keys_and_data_and_others_are_left_as_they_are(spark: SparkSession) -> None:
+def test_items_with_keys_are_split_and_others_unchanged(spark: SparkSession) -> None:
     whole = join(b"key", b"data")
     items = [whole, join(LONG, b"\xff\x00"), join(b"k", b""), b"", b"text", whole[:7], b"\xc1K1\x00\x00x"]
     numbered = [(bytearray(item), number) for number, item in enumerate(items)]
@@ -34,7 +34,7 @@ def test_items_with_keys_are_keys_and_data_and_others_are_left_as_they_are(spark
         with_keys(table.selectExpr("cast(data AS STRING) data"))
 
 
-def test_of_a_stream_with_items_twice_each_key_is_kept_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_stream_with_duplicates_keeps_each_key_once(spark: SparkSession, tmp_path: Path) -> None:
     items = [(bytearray(join(b"%d" % (number % 5), b"data")),) for number in range(20)]
     spark.createDataFrame(items, "data BINARY").repartition(3).write.parquet(str(tmp_path / "items"))
     stream = spark.readStream.schema("data BINARY").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "items"))

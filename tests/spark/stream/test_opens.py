@@ -1,4 +1,4 @@
-"""At least once: what is taken, what comes again when something fails, and that nothing is lost."""
+"""At-least-once delivery: items taken, items delivered again after a failure, and no losses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, available
 # Batches.
 
 
-def test_a_row_says_whose_item_it_is_and_nothing_that_is_not_known() -> None:
+def test_row_has_the_known_facts_of_its_item() -> None:
     world = World(A).put(A, b"x")
     query = Query(opens(world))
     query.trigger()
@@ -23,7 +23,7 @@ def test_a_row_says_whose_item_it_is_and_nothing_that_is_not_known() -> None:
     assert query.checkpoint.rows() == [{"server": A, "queue": "work", **nothing, "data": b"x"}]
 
 
-def test_without_items_the_offset_is_the_one_before() -> None:
+def test_without_items_the_offset_is_unchanged() -> None:
     world = World(A)
     reader = opens(world)
     start = reader.initialOffset()
@@ -32,7 +32,7 @@ def test_without_items_the_offset_is_the_one_before() -> None:
     assert reader.latestOffset(other_run, ReadMaxRows(5)) is other_run
 
 
-def test_what_was_taken_is_the_batch_until_it_is_done() -> None:
+def test_taken_items_are_the_batch_until_it_is_done() -> None:
     world = World(A).put(A, *numbered(0, 3))
     reader = opens(world)
     start = reader.initialOffset()
@@ -43,7 +43,7 @@ def test_what_was_taken_is_the_batch_until_it_is_done() -> None:
     assert [row["data"] for row in rows] == numbered(0, 2)
 
 
-def test_the_items_of_a_server_are_shared_out_among_tasks() -> None:
+def test_items_of_a_server_are_divided_among_tasks() -> None:
     world = World(A, B).put(A, *numbered(0, 5000)).put(B, *numbered(0, 100))
     reader = opens(world, max_items=20_000)
     start = reader.initialOffset()
@@ -51,7 +51,7 @@ def test_the_items_of_a_server_are_shared_out_among_tasks() -> None:
     assert sorted(len(task.items) for task in reader.partitions(start, end)) == [100, 2500, 2500]
 
 
-def test_a_server_that_gives_a_connection_few_open_reads_is_asked_over_others() -> None:
+def test_server_with_few_open_reads_per_connection_gets_more_connections() -> None:
     world = World(A)
     world[A].max_open = 2
     world[A].put(*numbered(0, 11))
@@ -60,7 +60,7 @@ def test_a_server_that_gives_a_connection_few_open_reads_is_asked_over_others() 
     assert query.checkpoint.data() == numbered(0, 11)
 
 
-def test_open_reads_that_are_not_confirmed_yet_do_not_keep_back_others() -> None:
+def test_unconfirmed_open_reads_do_not_delay_others() -> None:
     world = World(A)
     world[A].max_open = 10
     world[A].put(*numbered(0, 10))
@@ -69,7 +69,7 @@ def test_open_reads_that_are_not_confirmed_yet_do_not_keep_back_others() -> None
     assert world.open_connections == 0, "they count for the connection that took them"
 
 
-def test_the_bytes_of_a_batch_are_those_of_all_servers() -> None:
+def test_byte_limit_of_a_batch_includes_all_servers() -> None:
     world = World(A, B)
     for address in (A, B):
         world[address].put(*[b"x" * 100] * 200)
@@ -78,7 +78,7 @@ def test_the_bytes_of_a_batch_are_those_of_all_servers() -> None:
     assert len(query.checkpoint.data()) == 40
 
 
-def test_a_look_that_finds_nothing_asks_once_and_over_the_same_connection() -> None:
+def test_check_that_finds_nothing_makes_one_request_over_one_connection() -> None:
     world = World(A)
     query = Query(opens(world))
     for _ in range(3):
@@ -87,10 +87,10 @@ def test_a_look_that_finds_nothing_asks_once_and_over_the_same_connection() -> N
     assert world.open_connections == 1
 
 
-# What is done.
+# Finished batches.
 
 
-def test_what_is_done_is_confirmed_with_the_next_look_and_once() -> None:
+def test_finished_items_are_confirmed_once_with_the_next_check() -> None:
     world = World(A).put(A, *numbered(0, MOST_READS + 5))
     query = Query(opens(world, max_items=2 * MOST_READS))
     query.trigger()
@@ -101,7 +101,7 @@ def test_what_is_done_is_confirmed_with_the_next_look_and_once() -> None:
     assert world[A].asked.count("confirm") == 2, "as many at a time as a request may have"
 
 
-def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_items_that_returned_before_they_were_done_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     world = World(A).put(A, b"1", b"2")
     query = Query(opens(world))
     query.trigger()
@@ -114,7 +114,7 @@ def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.L
     assert query.checkpoint.data() == [b"1", b"2", b"1", b"2"]
 
 
-def test_a_stop_gives_back_what_is_not_done() -> None:
+def test_stop_puts_unfinished_items_back() -> None:
     world = World(A, B).put(A, b"1", b"2").put(B, b"3")
     reader = opens(world)
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
@@ -123,7 +123,7 @@ def test_a_stop_gives_back_what_is_not_done() -> None:
     assert world.open_connections == 0
 
 
-def test_a_stop_does_not_wait_for_a_server_that_is_away() -> None:
+def test_stop_does_not_wait_for_an_unreachable_server() -> None:
     world = World(A, B).put(A, b"1").put(B, b"2")
     reader = opens(world)
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
@@ -136,7 +136,7 @@ def test_a_stop_does_not_wait_for_a_server_that_is_away() -> None:
 # Failures.
 
 
-def test_a_batch_that_was_taken_before_a_restart_is_empty_and_its_items_come_again() -> None:
+def test_batch_taken_before_a_restart_is_empty_and_its_items_return() -> None:
     world = World(A).put(A, b"1", b"2")
     checkpoint = Checkpoint()
     with pytest.raises(Crash):
@@ -149,7 +149,7 @@ def test_a_batch_that_was_taken_before_a_restart_is_empty_and_its_items_come_aga
     assert checkpoint.data() == [b"1", b"2"]
 
 
-def test_a_batch_that_is_done_is_not_read_as_if_it_had_nothing() -> None:
+def test_finished_batch_cannot_be_read_again() -> None:
     world = World(A).put(A, b"1")
     reader = opens(world)
     start = reader.initialOffset()
@@ -159,7 +159,7 @@ def test_a_batch_that_is_done_is_not_read_as_if_it_had_nothing() -> None:
         reader.partitions(start, end)
 
 
-def test_a_server_that_is_away_does_not_keep_the_others() -> None:
+def test_unreachable_server_does_not_delay_the_others() -> None:
     world = World(A, B)
     world[A].is_away = True
     world[B].put(b"b")
@@ -169,7 +169,7 @@ def test_a_server_that_is_away_does_not_keep_the_others() -> None:
     assert world.now_s == 0
 
 
-# A trigger that ends.
+# Triggers that end.
 
 
 def test_available_now_ends_where_others_take_items() -> None:
@@ -180,7 +180,7 @@ def test_available_now_ends_where_others_take_items() -> None:
     assert query.checkpoint.data() == numbered(0, 4)
 
 
-def test_available_now_fails_rather_than_leave_a_server_out_and_gives_back_what_it_took() -> None:
+def test_available_now_fails_without_a_server_and_puts_items_back() -> None:
     world = World(A, B)
     for address in (A, B):
         world[address].put(*numbered(0, 5))
@@ -195,7 +195,7 @@ def test_available_now_fails_rather_than_leave_a_server_out_and_gives_back_what_
     assert world.now_s > 100
 
 
-def test_a_trigger_that_never_confirms_is_refused() -> None:
+def test_trigger_that_never_confirms_is_refused() -> None:
     reader = opens(World(A))
     with pytest.raises(SourceFailed, match=r"use trigger\(availableNow=True\)"):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())

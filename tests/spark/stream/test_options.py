@@ -1,4 +1,4 @@
-"""Every option of a stream out of queues and of writing to one, and what is said to whoever mistakes one."""
+"""Every option of a stream from and to queues, and the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_servers_and_a_queue_are_enough() -> None:
     assert (options.max_items, options.slices) == (100_000, 4)
 
 
-def test_at_least_once_has_defaults_of_its_own() -> None:
+def test_at_least_once_has_its_own_defaults() -> None:
     options = parsed(**ONCE)
     assert options.delivery is Delivery.AT_LEAST_ONCE
     assert (options.max_items, options.max_bytes, options.hold_ms) == (50_000, 32 * 1024**2, 300_000)
@@ -67,7 +67,7 @@ def test_at_least_once_has_defaults_of_its_own() -> None:
         ({**ONCE, "hold": "24 hours"}, "hold_ms", 24 * 3_600_000),
     ],
 )
-def test_an_option_says(given: dict[str, str], field: str, value: object) -> None:
+def test_option_has_a_meaning(given: dict[str, str], field: str, value: object) -> None:
     assert getattr(parsed(**given), field) == value
 
 
@@ -103,37 +103,37 @@ def test_an_option_says(given: dict[str, str], field: str, value: object) -> Non
         ({**ONCE, "startingOffsets": "2026-01-31"}, "startingOffsets must be earliest with"),
     ],
 )
-def test_a_mistake_is_told(given: dict[str, str], sentence: str) -> None:
+def test_wrong_option_is_reported(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceFailed, match=sentence):
         parsed(**given)
 
 
-def test_a_pattern_must_match_the_whole_name() -> None:
+def test_pattern_must_match_the_whole_name() -> None:
     options = parse_stream_options({"servers": "mq1", "subscribePattern": "w[ao]rk"})
     assert options.subscribes("work") and not options.subscribes("works")
     with pytest.raises(SourceFailed, match="subscribePattern is not a regular expression of Python: missing"):
         parse_stream_options({"servers": "mq1", "subscribePattern": "(w"})
 
 
-def test_the_names_of_release_1_0_are_aliases() -> None:
+def test_names_of_release_1_0_are_aliases() -> None:
     old = {"servers": "mq1", "queue": "work", "maxRows": "7", **ONCE, "maxBytes": "1000"}
     new = {**WORK, "maxOffsetsPerTrigger": "7", **ONCE, "maxBytesPerTrigger": "1000"}
     assert parse_stream_options(old) == parse_stream_options(new)
 
 
-def test_the_delivery_chooses_the_reader() -> None:
+def test_delivery_chooses_the_reader() -> None:
     assert isinstance(KestrelSource(WORK).streamReader(ITEMS), RangesReader)
     assert isinstance(KestrelSource({**WORK, **ONCE}).streamReader(ITEMS), OpenReadsReader)
 
 
-def test_a_column_that_is_not_there_is_named() -> None:
+def test_unknown_column_is_named() -> None:
     source = KestrelSource(WORK)
     assert source.schema() == ITEMS
     with pytest.raises(SourceFailed, match="there is no column size: the columns are server, queue, item_id"):
         source.streamReader(StructType([StructField("size", IntegerType())]))
 
 
-def test_a_stream_without_servers_says_what_it_needs() -> None:
+def test_missing_servers_are_reported() -> None:
     with pytest.raises(SourceFailed, match=r'a stream reads queues: option\("servers"'):
         KestrelSource({"queue": "work"}).streamReader(ITEMS)
 
@@ -155,12 +155,12 @@ def test_servers_and_a_queue_are_enough_to_write() -> None:
         ("\ud800", "queue: queue name is not valid UTF-8"),
     ],
 )
-def test_what_no_queue_can_be_called_is_told(queue: str, sentence: str) -> None:
+def test_invalid_queue_name_is_reported(queue: str, sentence: str) -> None:
     with pytest.raises(SourceFailed, match=f"^{sentence}"):
         parse_sink_options({**SINK, "queue": queue})
 
 
-def test_what_spark_hands_on_of_a_stream_is_no_option_of_ours() -> None:
+def test_internal_options_of_spark_are_ignored() -> None:
     given = {**SINK, "checkpointLocation": "/checkpoint", "queryname": "copy"}
     assert parse_sink_options(given) == parse_sink_options(SINK)
 
@@ -176,20 +176,20 @@ def test_what_spark_hands_on_of_a_stream_is_no_option_of_ours() -> None:
         ({**SINK, "keys": "yes"}, "^keys must be true or false, not 'yes'"),
     ],
 )
-def test_what_cannot_be_done_is_told_for_tables_and_streams(given: dict[str, str], sentence: str) -> None:
+def test_unsupported_modes_are_reported_for_tables_and_streams(given: dict[str, str], sentence: str) -> None:
     for make_writer in (KestrelSource(given).writer, KestrelSource(given).streamWriter):
         with pytest.raises(SourceFailed, match=sentence):
             make_writer(DATA, False)
 
 
-def test_what_is_in_a_queue_cannot_be_replaced() -> None:
+def test_queue_cannot_be_overwritten() -> None:
     with pytest.raises(SourceFailed, match=r'a queue cannot be overwritten: write with mode\("append"\)$'):
         KestrelSource(SINK).writer(DATA, True)
     with pytest.raises(SourceFailed, match=r'a queue cannot be overwritten: write with outputMode\("append"\)$'):
         KestrelSource(SINK).streamWriter(DATA, True)
 
 
-def test_columns_are_looked_at_before_any_task_runs() -> None:
+def test_columns_are_checked_before_any_task_runs() -> None:
     for make_writer in (KestrelSource(SINK).writer, KestrelSource(SINK).streamWriter):
         with pytest.raises(SourceFailed, match=r"^a queue has no column value"):
             make_writer(columns_of("value STRING"), False)

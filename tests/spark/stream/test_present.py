@@ -1,4 +1,4 @@
-"""Who is there at present, of a list and of a server set."""
+"""The present servers of a list and of a server set."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def reads(followed: Followed, patience_s: float = 0) -> ServerDirectory:
     return ServerDirectory(SET, READ, patience_s, followed.follow)
 
 
-def test_a_list_is_what_it_says_and_expects_nobody_else() -> None:
+def test_list_has_only_its_own_servers() -> None:
     named = ServerDirectory(None, READ, 0, fixed=(A, B))
     assert named.addresses() == (A, B)
     assert named.expects(B) and not named.expects(C)
     named.close()
 
 
-def test_those_who_come_and_go_are_those_who_are_there_and_who_has_left_may_return(followed: Followed) -> None:
+def test_members_that_join_and_leave_are_followed(followed: Followed) -> None:
     present = reads(followed)
     followed.reads(A)
     assert present.addresses() == (A,)
@@ -42,21 +42,21 @@ def test_those_who_come_and_go_are_those_who_are_there_and_who_has_left_may_retu
     assert present.expects(A)
 
 
-def test_gets_and_puts_have_sets_of_their_own(followed: Followed) -> None:
+def test_gets_and_puts_have_separate_sets(followed: Followed) -> None:
     followed.reads(A)
     followed.writes(B)
     assert reads(followed).addresses() == (A,)
     assert ServerDirectory(SET, WRITE, 0, followed.follow).addresses() == (B,)
 
 
-def test_who_speaks_no_thrift_is_passed_over_and_an_address_counts_once(followed: Followed) -> None:
+def test_member_without_thrift_is_ignored_and_an_address_counts_once(followed: Followed) -> None:
     foreign = Member(Address("c", 2229), {})
     memcache = Member(Address("b", 22133), {"memcache": Address("b", 22133)})
     followed.members = Members((member(A), memcache, foreign, member(A)))
     assert reads(followed).addresses() == (A, C)
 
 
-def test_nobody_is_followed_before_it_is_asked_for_and_after_it_is_closed(followed: Followed) -> None:
+def test_set_is_followed_only_between_first_use_and_close(followed: Followed) -> None:
     followed.reads(A)
     present = reads(followed)
     present.close()
@@ -69,7 +69,7 @@ def test_nobody_is_followed_before_it_is_asked_for_and_after_it_is_closed(follow
     assert followed.followers == 0
 
 
-def test_the_first_answer_is_waited_for(followed: Followed) -> None:
+def test_first_use_waits_for_zookeeper(followed: Followed) -> None:
     present = reads(followed, 60)
 
     def come() -> None:
@@ -83,7 +83,7 @@ def test_the_first_answer_is_waited_for(followed: Followed) -> None:
     join(coming)
 
 
-def test_a_zookeeper_that_cannot_be_reached_is_told_without_the_password(followed: Followed) -> None:
+def test_unreachable_zookeeper_is_reported_without_the_password(followed: Followed) -> None:
     with pytest.raises(SourceFailed) as caught:
         reads(followed, 0.01).addresses()
     assert str(caught.value) == (
@@ -93,7 +93,7 @@ def test_a_zookeeper_that_cannot_be_reached_is_told_without_the_password(followe
     )
 
 
-def test_a_set_in_which_is_nobody_is_told_with_the_way_out(followed: Followed) -> None:
+def test_empty_set_is_reported_with_the_way_out(followed: Followed) -> None:
     followed.members = Members((Member(Address("b", 22133), {"memcache": Address("b", 22133)}),))
     with pytest.raises(SourceFailed) as caught:
         reads(followed, 0.01).addresses()
@@ -103,7 +103,7 @@ def test_a_set_in_which_is_nobody_is_told_with_the_way_out(followed: Followed) -
     )
 
 
-def test_whether_it_is_known_is_not_whether_somebody_is_there(followed: Followed) -> None:
+def test_empty_set_is_still_known(followed: Followed) -> None:
     present = reads(followed)
     assert not present.is_known(0) and present.known() == ()
     followed.reads()

@@ -1,4 +1,4 @@
-"""Items on their way into servers that will, will not, or cannot."""
+"""Puts to servers that accept, refuse or fail."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ FOREVER = 1 << 60
 
 @dataclass
 class Server:
-    """One with room for so many items, none larger than so much, which takes requests with so many at the most.
-
-    Or it fails, for the next so many times.
+    """A server with room for that many items of limited size, and a limit of items per request. It can fail the next
+    requests.
     """
 
     name: str
@@ -31,7 +30,7 @@ class Server:
     most_bytes: int = FOREVER
     most_items: int = FOREVER
     largest: int = FOREVER
-    """The size of an item that no request may have."""
+    """The size of an item that no request can carry."""
     failure: Exception | None = None
     failures_left: int = FOREVER
     stores_before_it_fails: bool = False
@@ -79,7 +78,7 @@ def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def test_one_server_has_the_items_in_their_order_and_they_are_counted(time: Time) -> None:
+def test_one_server_gets_the_items_in_order_and_counts_them(time: Time) -> None:
     server = Server("mq1")
     task = putting(time, server)
     task.put(numbered(3 * BATCH_ITEMS + 1), 1500)
@@ -91,7 +90,7 @@ def test_one_server_has_the_items_in_their_order_and_they_are_counted(time: Time
 
 
 @pytest.mark.parametrize(("items", "requests"), [([], 0), ([b"x" * (BATCH_BYTES // 2)] * 5, 3)])
-def test_a_request_has_no_more_than_a_batch_of_the_client_and_none_is_empty(
+def test_requests_have_at_most_one_batch_and_are_not_empty(
     time: Time, items: list[bytes], requests: int
 ) -> None:
     server = Server("mq1")
@@ -105,7 +104,7 @@ def test_batches_go_to_the_servers_in_turn(time: Time) -> None:
     assert [len(server.items) for server in servers] == [2 * BATCH_ITEMS] * 3
 
 
-def test_tasks_begin_with_any_server(time: Time) -> None:
+def test_tasks_begin_with_different_servers(time: Time) -> None:
     begun = set()
     for seed in range(50):
         servers = [Server(name) for name in ("mq1", "mq2", "mq3")]
@@ -115,7 +114,7 @@ def test_tasks_begin_with_any_server(time: Time) -> None:
 
 
 @pytest.mark.parametrize("failure", [CannotConnect("mq1: refused"), ServerError("mq1: the server is ReadOnly")])
-def test_what_a_server_does_not_take_goes_to_another_without_a_pause(time: Time, failure: Exception) -> None:
+def test_items_refused_by_a_server_go_to_another_without_a_pause(time: Time, failure: Exception) -> None:
     mq1, mq2 = Server("mq1", failure=failure), Server("mq2")
     task = putting(time, mq1, mq2)
     task.put(numbered(10 * BATCH_ITEMS))
@@ -124,7 +123,7 @@ def test_what_a_server_does_not_take_goes_to_another_without_a_pause(time: Time,
     assert time.pauses_s == []
 
 
-def test_a_server_that_failed_is_left_alone_for_a_while_and_then_has_its_turn_again(time: Time) -> None:
+def test_failed_server_is_tried_again_after_a_while(time: Time) -> None:
     mq1, mq2 = Server("mq1", failure=CannotConnect("mq1: refused"), failures_left=1), Server("mq2")
     task = putting(time, mq1, mq2)
     task.put(numbered(20 * BATCH_ITEMS))
@@ -134,7 +133,7 @@ def test_a_server_that_failed_is_left_alone_for_a_while_and_then_has_its_turn_ag
     assert len(mq1.items) == 2 * BATCH_ITEMS
 
 
-def test_after_an_answer_a_server_that_fails_is_left_alone_for_a_short_while_again(time: Time) -> None:
+def test_pause_is_short_again_after_a_reply(time: Time) -> None:
     mq1, mq2 = Server("mq1"), Server("mq2")
     task = putting(time, mq1, mq2)
     for failures_left in (7, 1):
@@ -148,7 +147,7 @@ def test_after_an_answer_a_server_that_fails_is_left_alone_for_a_short_while_aga
         assert len(mq1.items) == before + BATCH_ITEMS
 
 
-def test_while_no_server_can_there_are_pauses_that_double_up_to_the_longest(time: Time) -> None:
+def test_pauses_double_up_to_a_limit_while_no_server_accepts(time: Time) -> None:
     failure = ServerError("the server is Quiescent")
     task = putting(time, *(Server(name, failure=failure, failures_left=10) for name in ("mq1", "mq2")))
     task.put([b"x"])
@@ -158,7 +157,7 @@ def test_while_no_server_can_there_are_pauses_that_double_up_to_the_longest(time
         assert most_s / 2 <= pause_s <= most_s
 
 
-def test_what_may_be_in_is_put_again_and_counted(time: Time) -> None:
+def test_items_that_may_be_stored_are_put_again_and_counted(time: Time) -> None:
     failure = ConnectionFailed("mq1: no answer")
     mq1 = Server("mq1", failure=failure, failures_left=1, stores_before_it_fails=True)
     task = putting(time, mq1)
@@ -167,14 +166,14 @@ def test_what_may_be_in_is_put_again_and_counted(time: Time) -> None:
     assert task.counts == {"mq1": 2} and task.unsure == 2
 
 
-def test_the_rest_of_what_found_no_room_goes_to_another_server(time: Time) -> None:
+def test_rest_of_a_batch_goes_to_another_server(time: Time) -> None:
     mq1, mq2 = Server("mq1", room=3), Server("mq2", room=7)
     putting(time, mq1, mq2).put(numbered(10))
     assert sorted([*mq1.items, *mq2.items]) == sorted(numbered(10))
     assert time.pauses_s == []
 
 
-def test_a_full_queue_is_waited_for_as_long_as_its_consumers_make_room(time: Time) -> None:
+def test_full_queue_is_waited_for_while_consumers_make_room(time: Time) -> None:
     server = Server("mq1", room=1)
 
     def consume() -> None:
@@ -187,7 +186,7 @@ def test_a_full_queue_is_waited_for_as_long_as_its_consumers_make_room(time: Tim
     assert sum(time.pauses_s) > 20 and max(time.pauses_s) <= 0.5  # far more than the patience, and always the first
 
 
-def test_a_queue_that_stays_full_fails_the_task_when_the_patience_is_over(time: Time) -> None:
+def test_queue_that_stays_full_fails_the_task_after_the_patience(time: Time) -> None:
     mq1, mq2 = Server("mq1:2229", room=3), Server("mq2:2229", room=2)
     with pytest.raises(SourceFailed) as caught:
         putting(time, mq1, mq2, patience_s=90).put([b"x" * 17] * 12)
@@ -200,7 +199,7 @@ def test_a_queue_that_stays_full_fails_the_task_when_the_patience_is_over(time: 
     assert sum(time.pauses_s) == pytest.approx(90)
 
 
-def test_without_patience_every_server_is_asked_once(time: Time) -> None:
+def test_without_patience_every_server_is_tried_once(time: Time) -> None:
     failures = {"mq1": CannotConnect("mq1: refused"), "mq2": None, "mq3": None}
     servers = [Server(name, room=0, failure=failure) for name, failure in failures.items()]
     with pytest.raises(SourceFailed, match=r"full on mq., mq., and could not be put to: mq1: refused: 2 of the 2"):
@@ -209,7 +208,7 @@ def test_without_patience_every_server_is_asked_once(time: Time) -> None:
     assert time.pauses_s == []
 
 
-def test_servers_that_cannot_fail_the_task_with_what_they_said(time: Time) -> None:
+def test_failure_of_the_task_has_the_reasons_of_all_servers(time: Time) -> None:
     mq1 = Server("mq1", failure=CannotConnect("mq1: refused"))
     mq2 = Server("mq2", failure=ServerError("mq2: the server is ReadOnly"))
     with pytest.raises(SourceFailed) as caught:
@@ -221,28 +220,28 @@ def test_servers_that_cannot_fail_the_task_with_what_they_said(time: Time) -> No
     assert text.endswith("because no server accepted an item for 1m (patience)")
 
 
-def test_why_a_server_failed_long_ago_is_not_told(time: Time) -> None:
+def test_old_reason_of_a_failure_is_not_reported(time: Time) -> None:
     mq1 = Server("mq1", room=2, failure=CannotConnect("mq1: refused"), failures_left=1)
     with pytest.raises(SourceFailed, match=r"^the queue work is full on mq1: 1 of the 3") as caught:
         putting(time, mq1).put(numbered(3))
     assert "refused" not in str(caught.value)
 
 
-def test_what_may_be_in_is_told_when_the_task_fails(time: Time) -> None:
+def test_failure_of_the_task_mentions_possible_duplicates(time: Time) -> None:
     mq1 = Server("mq1", failure=ConnectionFailed("mq1: no answer"))
     with pytest.raises(SourceFailed, match=r"\. 0 items of this task are in, and perhaps 2 more: they are dupl"):
         putting(time, mq1, patience_s=0).put([b"a", b"b"])
 
 
-def test_an_item_over_the_limit_of_the_queue_is_waited_for_and_its_size_told(time: Time) -> None:
-    """Nobody can tell it from one that found the queue full."""
+def test_item_above_the_queues_limit_is_waited_for_and_its_size_reported(time: Time) -> None:
+    """The client cannot distinguish it from an item that finds the queue full."""
     server = Server("mq1", most_bytes=100)
     with pytest.raises(SourceFailed, match=r"3 of the 5 items .* has 101 bytes: check that maxItemSize is not less"):
         putting(time, server).put([b"a", b"b", b"c" * 101, b"d", b"e"])
     assert server.items == [b"a", b"b"]
 
 
-def test_an_item_that_no_request_may_have_fails_the_task_at_once_with_its_size(time: Time) -> None:
+def test_item_that_no_request_can_carry_fails_the_task_at_once(time: Time) -> None:
     server = Server("mq1", largest=100)
     with pytest.raises(SourceFailed) as caught:
         putting(time, server).put([b"a", b"b", b"c" * 101, b"d", b"e"])
@@ -254,13 +253,13 @@ def test_an_item_that_no_request_may_have_fails_the_task_at_once_with_its_size(t
     assert server.items == [b"a", b"b"] and time.pauses_s == []
 
 
-def test_a_batch_that_is_too_much_for_one_request_is_put_by_several_in_order(time: Time) -> None:
+def test_batch_too_large_for_one_request_is_put_by_several_in_order(time: Time) -> None:
     server = Server("mq1", most_items=7)
     putting(time, server).put(numbered(BATCH_ITEMS))
     assert server.items == numbered(BATCH_ITEMS)
 
 
-def test_of_a_batch_in_parts_the_rest_goes_elsewhere_where_one_part_finds_no_room(time: Time) -> None:
+def test_rest_of_a_split_batch_goes_to_another_server(time: Time) -> None:
     servers = small, large = Server("mq1", room=6, most_items=4), Server("mq2")
     for _ in range(2):
         putting(time, *servers).put(numbered(16))

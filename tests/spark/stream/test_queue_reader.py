@@ -1,4 +1,4 @@
-"""What holds for both streams of live queues, and how an amount is shared out."""
+"""Both streams of live queues, and the division of limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EITHER = pytest.mark.parametrize("made", [ranges, opens])
 
 
 @EITHER
-def test_items_of_all_servers_come_once_and_in_the_order_of_their_server(made: Any) -> None:
+def test_items_of_all_servers_are_read_once_and_in_order(made: Any) -> None:
     world = World(A, B).put(A, *numbered(0, 25)).put(B, *numbered(100, 7))
     query = Query(made(world, max_items=10))
     query.drain()
@@ -30,7 +30,7 @@ def test_items_of_all_servers_come_once_and_in_the_order_of_their_server(made: A
 
 
 @pytest.mark.parametrize(("made", "item_id"), [(ranges, 1), (opens, None)])
-def test_some_columns_in_any_order_may_be_asked_for(made: Any, item_id: int | None) -> None:
+def test_columns_can_be_chosen_in_any_order(made: Any, item_id: int | None) -> None:
     world = World(A).put(A, b"x")
     asked = StructType().add("item_id", LongType()).add("server", StringType())
     query = Query(made(world, schema=asked))
@@ -39,7 +39,7 @@ def test_some_columns_in_any_order_may_be_asked_for(made: Any, item_id: int | No
 
 
 @EITHER
-def test_available_now_reads_what_is_there_and_nothing_that_comes_later(made: Any) -> None:
+def test_available_now_reads_no_later_items(made: Any) -> None:
     world = World(A, B).put(A, *numbered(0, 23))
     query = available_now(made(world, max_items=10))
     for _ in range(10):
@@ -58,7 +58,7 @@ def test_available_now_reads_what_is_there_and_nothing_that_comes_later(made: An
         (opens, "delivery", r'option\("delivery", "other"\), not "at_least_once"'),
     ],
 )
-def test_a_checkpoint_of_another_stream_is_refused(made: Any, name: str, sentence: str) -> None:
+def test_checkpoint_of_another_stream_is_refused(made: Any, name: str, sentence: str) -> None:
     reader = made(World(A))
     ours = reader.initialOffset()
     theirs = {**ours, name: "other"}
@@ -85,7 +85,7 @@ def with_mail() -> World:
 
 @EITHER
 @pytest.mark.parametrize("queues", [("work", "mail"), re.compile("w?ork|ma.*")], ids=["list", "pattern"])
-def test_several_queues_come_in_one_stream(made: Any, queues: Any) -> None:
+def test_several_queues_are_read_in_one_stream(made: Any, queues: Any) -> None:
     world = with_mail()
     query = Query(made(world, queues=queues, max_items=7))
     query.drain()
@@ -100,7 +100,7 @@ def test_several_queues_come_in_one_stream(made: Any, queues: Any) -> None:
 
 
 @EITHER
-def test_a_pattern_finds_queues_that_are_made_later(made: Any) -> None:
+def test_pattern_finds_queues_that_are_made_later(made: Any) -> None:
     world = with_mail()
     query = Query(made(world, A, queues=re.compile("ma.*")))
     query.drain()
@@ -112,7 +112,7 @@ def test_a_pattern_finds_queues_that_are_made_later(made: Any) -> None:
 
 
 @EITHER
-def test_available_now_is_about_the_queues_of_its_beginning(made: Any) -> None:
+def test_available_now_reads_the_queues_of_its_beginning(made: Any) -> None:
     world = with_mail()
     query = available_now(made(world, queues=re.compile("ma.*")))
     world[A].others[b"map"] = Queue()
@@ -121,7 +121,7 @@ def test_available_now_is_about_the_queues_of_its_beginning(made: Any) -> None:
     assert sorted(query.checkpoint.data()) == sorted([*numbered(10, 5), *numbered(10, 5)])
 
 
-def test_a_queue_that_is_no_longer_subscribed_gets_its_releases_and_is_forgotten() -> None:
+def test_unsubscribed_queue_gets_its_releases_and_is_forgotten() -> None:
     world = with_mail()
     checkpoint = Checkpoint()
     Query(ranges(world, A, queues=("work", "mail")), checkpoint).trigger()
@@ -134,7 +134,7 @@ def test_a_queue_that_is_no_longer_subscribed_gets_its_releases_and_is_forgotten
 
 
 @EITHER
-def test_the_progress_of_a_query_has_the_items_that_a_batch_left(made: Any) -> None:
+def test_progress_of_a_query_has_the_backlog_after_a_batch(made: Any) -> None:
     world = with_mail()
     reader = made(world, queues=("work", "mail"), max_items=8)
     assert reader.reportLatestOffset() is None
@@ -149,7 +149,7 @@ def test_the_progress_of_a_query_has_the_items_that_a_batch_left(made: Any) -> N
     assert backlog(progress) == {f"{address}/{queue}": 3 for address in (A, B) for queue in ("work", "mail")}
 
 
-# Shares.
+# Division.
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_the_progress_of_a_query_has_the_items_that_a_batch_left(made: Any) -> N
         pytest.param(30, [1 << 40, 99, 99], [10, 10, 10], id="who takes more than its share takes nothing of others"),
     ],
 )
-def test_an_amount_is_shared_out_fairly(amount: int, wanted: list[int], given: list[int]) -> None:
+def test_limit_is_divided_fairly(amount: int, wanted: list[int], given: list[int]) -> None:
     left = FairShares(amount, len(wanted))
     shares = []
     for each in wanted:
@@ -172,7 +172,7 @@ def test_an_amount_is_shared_out_fairly(amount: int, wanted: list[int], given: l
     assert shares == given
 
 
-def test_each_time_another_one_is_first_whoever_comes_and_goes() -> None:
+def test_first_server_rotates_whoever_joins_and_leaves() -> None:
     turns = RoundRobin()
     assert turns.of(("a", "b", "c")) == ["b", "c", "a"]
     assert turns.of(("a", "b", "c")) == ["c", "a", "b"]

@@ -1,4 +1,4 @@
-"""Exactly once: where a stream is, what its batches have, and what becomes of both when something fails."""
+"""Exactly-once delivery: offsets, batches, and their recovery after failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def offset(**ids: int) -> Offset:
 
 
 BEHIND = GAP_IDS + 10 - 7500
-"""Where the second of four slices begins that have 10000 ids behind a gap."""
+"""The beginning of the second of four slices of 10000 ids behind a gap."""
 
 
 def time_of(time_ms: int) -> datetime:
@@ -38,14 +38,14 @@ def spans(tasks: list[InputPartition]) -> list[tuple[int, int]]:
 # Batches.
 
 
-def test_a_stream_begins_with_the_first_item_that_is_not_released() -> None:
+def test_stream_begins_with_the_first_unreleased_item() -> None:
     world = World(A, B).put(A, b"1", b"2")
     world[A].first_id = 2
     assert ranges(world).initialOffset() == offset(a=2, b=1)
     assert [world[each].reader for each in (A, B)] == [b"s", b"s"], "from now on they keep what there is"
 
 
-def test_a_row_says_whose_item_it_is_and_when_it_was_put() -> None:
+def test_row_has_the_server_and_times_of_its_item() -> None:
     world = World(A).put(A, b"x", gap=6)
     query = Query(ranges(world))
     query.trigger()
@@ -64,7 +64,7 @@ def test_times_are_timestamps_in_utc_and_end_with_the_year_9999() -> None:
     ]
 
 
-def test_without_new_items_the_offset_is_the_one_before() -> None:
+def test_without_new_items_the_offset_is_unchanged() -> None:
     world = World(A, B)
     reader = ranges(world)
     start = reader.initialOffset()
@@ -76,15 +76,15 @@ def test_without_new_items_the_offset_is_the_one_before() -> None:
     assert reader.latestOffset(end, ReadMaxRows(5)) is end
 
 
-def test_a_batch_without_an_end_of_its_own_has_no_tasks() -> None:
+def test_batch_without_its_own_end_has_no_tasks() -> None:
     world = World(A)
     assert ranges(world).partitions(offset(a=5), offset(a=5)) == []
 
 
-# How many rows.
+# Limits of rows.
 
 
-def test_what_one_server_does_not_use_of_the_rows_is_left_to_the_others() -> None:
+def test_rows_that_one_server_does_not_need_go_to_the_others() -> None:
     world = World(A, B, C).put(A, b"x").put(B, *numbered(0, 100))
     reader = ranges(world)
     start = reader.initialOffset()
@@ -92,7 +92,7 @@ def test_what_one_server_does_not_use_of_the_rows_is_left_to_the_others() -> Non
     assert [end - 1 for end in ends] == [29, 29, 29]
 
 
-def test_all_that_is_available_is_more_than_the_option_allows() -> None:
+def test_available_now_may_exceed_the_limit() -> None:
     world = World(A, B)
     for address in (A, B):
         world[address].put(*numbered(0, 50), gap=GAP_IDS)
@@ -113,11 +113,11 @@ def test_all_that_is_available_is_more_than_the_option_allows() -> None:
     ],
     ids=["one", "few", "two", "many", "gap"],
 )
-def test_a_range_is_cut_where_its_items_are(first: int, end: int, spans_: list[tuple[int, int]]) -> None:
+def test_range_is_divided_where_its_items_are(first: int, end: int, spans_: list[tuple[int, int]]) -> None:
     assert spans(list(slices_of(Place(A, "work"), first, end, 4, 10_000))) == spans_
 
 
-def test_a_slice_is_read_in_pages() -> None:
+def test_slice_is_read_in_pages() -> None:
     world = World(A)
     items = [bytes([number]) * (PAGE_BYTES // 2) for number in range(5)]
     world[A].put(*items)
@@ -127,10 +127,10 @@ def test_a_slice_is_read_in_pages() -> None:
     assert world[A].asked.count("read_range") == 3
 
 
-# What is done.
+# Finished batches.
 
 
-def test_what_is_done_is_released_with_the_next_look_and_once() -> None:
+def test_finished_items_are_released_once_with_the_next_check() -> None:
     world = World(A).put(A, b"1", b"2")
     query = Query(ranges(world))
     assert query.trigger()
@@ -140,7 +140,7 @@ def test_what_is_done_is_released_with_the_next_look_and_once() -> None:
     assert world[A].asked.count("release_range") == 1
 
 
-def test_a_stop_hangs_up_and_the_items_are_kept() -> None:
+def test_stop_disconnects_and_keeps_the_items() -> None:
     world = World(A, B)
     reader = ranges(world)
     reader.initialOffset()
@@ -150,7 +150,7 @@ def test_a_stop_hangs_up_and_the_items_are_kept() -> None:
     assert world[A].reader == b"s"
 
 
-def test_a_task_of_items_that_were_released_fails_with_the_servers_sentence() -> None:
+def test_task_of_released_items_fails_with_the_servers_reason() -> None:
     world = World(A).put(A, b"1")
     world[A].reader = b"s"
     world[A].first_id = 2
@@ -158,7 +158,7 @@ def test_a_task_of_items_that_were_released_fails_with_the_servers_sentence() ->
         rows_between(ranges(world), offset(a=1), offset(a=2))
 
 
-def test_a_task_waits_for_a_server_that_is_away_and_then_fails() -> None:
+def test_task_waits_for_an_unreachable_server_and_then_fails() -> None:
     world = World(A)
     world[A].reader = b"s"
     world[A].is_away = True
@@ -167,7 +167,7 @@ def test_a_task_waits_for_a_server_that_is_away_and_then_fails() -> None:
     assert world.now_s > 100
 
 
-def test_a_checkpoint_that_is_older_than_what_was_released_is_refused() -> None:
+def test_checkpoint_older_than_the_released_items_is_refused() -> None:
     world = World(A).put(A, b"1", b"2")
     world[A].reader = b"s"
     world[A].first_id = 3
@@ -175,10 +175,10 @@ def test_a_checkpoint_that_is_older_than_what_was_released_is_refused() -> None:
         ranges(world).latestOffset(offset(a=1), ReadMaxRows(5))
 
 
-# Servers that are away.
+# Unreachable servers.
 
 
-def test_a_server_that_is_away_stays_where_it_is_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_server_keeps_its_offset_and_the_others_continue(caplog: pytest.LogCaptureFixture) -> None:
     world = World(A, B)
     query = Query(ranges(world))
     world[A].put(b"a1")
@@ -198,7 +198,7 @@ def test_a_server_that_is_away_stays_where_it_is_and_the_others_go_on(caplog: py
     assert (world[A].first_id, world[B].first_id) == (3, 3)
 
 
-def test_a_server_that_is_away_is_not_asked_with_every_trigger() -> None:
+def test_unreachable_server_is_not_asked_at_every_trigger() -> None:
     world = World(A, B)
     query = Query(ranges(world))
     query.trigger()
@@ -210,7 +210,7 @@ def test_a_server_that_is_away_is_not_asked_with_every_trigger() -> None:
     assert 5 < len(world[A].asked) < 30
 
 
-def test_a_stream_does_not_begin_while_a_server_is_away() -> None:
+def test_stream_does_not_begin_without_a_server() -> None:
     world = World(A, B)
     world[B].is_away = True
     with pytest.raises(SourceFailed, match="b:2229: away"):
@@ -218,10 +218,10 @@ def test_a_stream_does_not_begin_while_a_server_is_away() -> None:
     assert world.now_s > 100, "it was waited for"
 
 
-# A trigger that ends.
+# Triggers that end.
 
 
-def test_available_now_waits_for_a_server_and_fails_rather_than_leave_it_out() -> None:
+def test_available_now_waits_for_a_server_and_then_fails() -> None:
     world = World(A, B).put(B, b"x")
     query = available_now(ranges(world))
     query.reader.initialOffset()
@@ -231,7 +231,7 @@ def test_available_now_waits_for_a_server_and_fails_rather_than_leave_it_out() -
     assert world.now_s > 100
 
 
-def test_available_now_does_not_end_with_an_acknowledgement_left_out() -> None:
+def test_available_now_does_not_end_with_unconfirmed_batches() -> None:
     world = World(A).put(A, b"x")
     query = available_now(ranges(world))
     query.trigger()
@@ -244,10 +244,10 @@ def test_available_now_does_not_end_with_an_acknowledgement_left_out() -> None:
     assert query.checkpoint.data() == [b"x"]
 
 
-# Which servers.
+# Changed lists of servers.
 
 
-def test_a_server_that_is_named_later_and_is_empty_makes_no_batches() -> None:
+def test_server_that_is_added_later_and_empty_makes_no_batches() -> None:
     world = World(A, B)
     checkpoint = Checkpoint()
     world[A].put(b"a")
@@ -259,7 +259,7 @@ def test_a_server_that_is_named_later_and_is_empty_makes_no_batches() -> None:
     assert checkpoint.data() == [b"a", b"b"]
 
 
-def test_a_server_that_is_named_no_more_and_is_away_is_left_out_with_a_warning(
+def test_unreachable_server_removed_from_the_list_is_omitted_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World(A, B)
@@ -282,13 +282,13 @@ def test_a_server_that_is_named_no_more_and_is_away_is_left_out_with_a_warning(
     assert world[B].first_id == 2, "named again it goes on"
 
 
-def test_a_batch_of_a_server_that_is_named_no_more_says_so() -> None:
+def test_batch_of_a_removed_server_fails_with_the_reason() -> None:
     world = World(A, B)
     with pytest.raises(SourceFailed, match="a batch has items of b:2229/work, which the options do not name: name it"):
         ranges(world, A).partitions(offset(a=1, b=1), offset(a=1, b=2))
 
 
-def test_a_queue_without_ids_is_refused_with_the_way_out() -> None:
+def test_queue_without_ids_is_refused_with_the_way_out() -> None:
     world = World(A)
     world[A].has_ids = False
     sentence = r'a:2229: its storage gives them none\. Read a queue .* option\("delivery", "at_least_once"\)'
@@ -298,7 +298,7 @@ def test_a_queue_without_ids_is_refused_with_the_way_out() -> None:
         Query(ranges(world)).run_available_now()
 
 
-def test_a_queue_that_was_deleted_is_not_taken_for_the_one_that_has_its_name_now() -> None:
+def test_deleted_queue_is_not_taken_for_a_new_one_of_its_name() -> None:
     world = World(A).put(A, b"1", b"2")
     checkpoint = Checkpoint()
     Query(ranges(world), checkpoint).run_available_now()
@@ -310,7 +310,7 @@ def test_a_queue_that_was_deleted_is_not_taken_for_the_one_that_has_its_name_now
     assert (world[A].first_id, world[A].reader) == (1, None), "nothing was released that was not read"
 
 
-# Where a new stream begins.
+# The beginning of a new stream.
 
 CHILD = "work+spark"
 
@@ -326,7 +326,7 @@ def with_child(*items: bytes) -> World:
     ("start_ms", "begins"),
     [(0, 1), (1, 1), (1003, 3), (1003.5, 4), (1004, 4), (1007, 12), (1011, 12), (1012, 12), (2000, 13), (math.inf, 13)],
 )
-def test_a_new_stream_of_a_child_begins_at_a_time(start_ms: float, begins: int) -> None:
+def test_new_stream_of_a_child_begins_at_a_time(start_ms: float, begins: int) -> None:
     world = with_child(*numbered(1, 5))
     child = world[A].others[CHILD.encode()]
     child.put(b"12", gap=6)
@@ -339,7 +339,7 @@ def items_between(queue: Queue, start: Offset, id_: int) -> int:
     return sum(first <= each < end for each in queue.by_ids)
 
 
-def test_a_stream_that_begins_at_the_latest_item_does_so_once() -> None:
+def test_stream_begins_at_the_latest_item_once() -> None:
     world = with_child(b"before")
     child = world[A].others[CHILD.encode()]
     checkpoint = Checkpoint()
@@ -354,7 +354,7 @@ def test_a_stream_that_begins_at_the_latest_item_does_so_once() -> None:
     assert child.first_id == 5
 
 
-def test_items_that_may_be_for_others_are_not_skipped() -> None:
+def test_items_of_other_readers_are_not_skipped() -> None:
     sentence = r"a:2229/work: startingOffsets .* Read a child such as work\+spark, or flush the queue .* by add_time"
     for start_ms in (1000, math.inf):
         world = World(A)
@@ -364,10 +364,10 @@ def test_items_that_may_be_for_others_are_not_skipped() -> None:
         assert world[A].first_id == 1
 
 
-# Items that are gone.
+# Lost items.
 
 
-def test_without_failing_on_data_loss_a_stream_continues_with_the_queue_of_that_name(
+def test_without_fail_on_data_loss_a_new_queue_of_the_name_is_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World(A, B).put(A, b"1", b"2").put(B, b"b")
@@ -383,7 +383,7 @@ def test_without_failing_on_data_loss_a_stream_continues_with_the_queue_of_that_
     assert "The stream continues with the item 1 (failOnDataLoss)" in caplog.text
 
 
-def test_without_failing_on_data_loss_a_stream_continues_after_released_items() -> None:
+def test_without_fail_on_data_loss_released_items_are_skipped() -> None:
     world = World(A).put(A, *numbered(0, 6))
     checkpoint = Checkpoint()
     Query(ranges(world, max_items=2), checkpoint).trigger()
@@ -394,7 +394,7 @@ def test_without_failing_on_data_loss_a_stream_continues_after_released_items() 
     assert checkpoint.data() == [b"0", b"1", b"4", b"5"]
 
 
-def test_without_failing_on_data_loss_a_task_reads_what_is_left() -> None:
+def test_without_fail_on_data_loss_a_task_reads_the_remaining_items() -> None:
     world = World(A).put(A, *numbered(0, 4))
     world[A].reader = b"s"
     world[A].first_id = 3
@@ -404,7 +404,7 @@ def test_without_failing_on_data_loss_a_task_reads_what_is_left() -> None:
     assert rows_between(lenient, offset(a=1), offset(a=5)) == []
 
 
-def test_a_queue_of_another_reader_fails_whatever_may_be_lost() -> None:
+def test_queue_of_another_reader_fails_without_fail_on_data_loss() -> None:
     world = World(A).put(A, b"x")
     world[A].reader = b"another"
     with pytest.raises(SourceFailed, match="read by another reader"):
@@ -414,7 +414,7 @@ def test_a_queue_of_another_reader_fails_whatever_may_be_lost() -> None:
 # Checkpoints of release 1.0.
 
 
-def test_a_checkpoint_of_release_1_0_continues() -> None:
+def test_checkpoint_of_release_1_0_continues() -> None:
     world = World(A, B).put(A, *numbered(0, 4)).put(B, *numbered(4, 4))
     old = {"delivery": "exactly_once", "queue": "work", "reader": "s", "servers": {A: 3}}
     planned = {**old, "servers": {A: 4, B: 2}, "new": {B: 1}}
@@ -428,7 +428,7 @@ def test_a_checkpoint_of_release_1_0_continues() -> None:
 # Bytes.
 
 
-def test_a_batch_has_about_so_many_bytes() -> None:
+def test_batch_has_about_the_limit_of_bytes() -> None:
     world = World(A, B).put(A, *[b"x" * 100] * 50).put(B, *[b"y" * 10] * 50)
     query = Query(ranges(world, max_bytes=2000))
     query.trigger()

@@ -1,4 +1,4 @@
-"""Streams of servers that come to a server set and leave it."""
+"""Streams of servers that join and leave a server set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ opens = partial(fakes.opens, in_set=True)
 # Exactly once.
 
 
-def test_who_has_left_is_told_once_what_is_done_and_not_more() -> None:
+def test_server_that_left_gets_only_its_last_release() -> None:
     world = World(A, B).put(B, b"1", b"2")
     query = Query(ranges(world, A, B))
     query.trigger()
@@ -41,7 +41,7 @@ def test_who_has_left_is_told_once_what_is_done_and_not_more() -> None:
     assert world[B].asked == ["release_range"]
 
 
-def test_who_has_left_and_does_not_answer_is_asked_once_and_told_when_it_is_back() -> None:
+def test_server_that_left_and_is_unreachable_gets_its_release_later() -> None:
     world = World(A, B).put(B, b"1")
     query = Query(ranges(world, A, B))
     query.trigger()
@@ -59,7 +59,7 @@ def test_who_has_left_and_does_not_answer_is_asked_once_and_told_when_it_is_back
     assert world[B].first_id == 2
 
 
-def test_who_has_left_and_lost_its_queue_does_not_end_the_stream_before_it_is_back() -> None:
+def test_server_that_left_and_lost_its_queue_is_ignored_until_it_returns() -> None:
     world = World(A, B).put(B, b"1")
     query = Query(ranges(world, A, B))
     query.trigger()
@@ -73,7 +73,7 @@ def test_who_has_left_and_lost_its_queue_does_not_end_the_stream_before_it_is_ba
         query.trigger()
 
 
-def test_a_planned_batch_of_one_that_does_not_answer_fails_and_is_read_when_it_does() -> None:
+def test_planned_batch_of_an_unreachable_server_fails_and_is_read_later() -> None:
     world = World(A, B)
     checkpoint = Checkpoint()
     world[A].put(b"a")
@@ -89,7 +89,7 @@ def test_a_planned_batch_of_one_that_does_not_answer_fails_and_is_read_when_it_d
     assert sorted(checkpoint.data()) == [b"a", b"b"]
 
 
-def test_a_planned_batch_of_one_that_is_quiescent_fails_and_is_read_when_it_is_up_again(tmp_path: Path) -> None:
+def test_planned_batch_of_a_quiescent_server_fails_and_is_read_later(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         address = f"127.0.0.1:{processes.serve('', '--storage', 'scroll:queues').port_of('thrift')}"
         servers = StreamServers((address,), patience_s=0)
@@ -108,7 +108,7 @@ def test_a_planned_batch_of_one_that_is_quiescent_fails_and_is_read_when_it_is_u
 
 
 @pytest.mark.parametrize("made", [ranges, opens])
-def test_available_now_is_about_those_who_are_there_at_its_beginning(made: Any) -> None:
+def test_available_now_reads_the_members_of_its_beginning(made: Any) -> None:
     world = World(A, B, C)
     for address in (A, B, C):
         world[address].put(*[address.encode()] * 150)
@@ -118,7 +118,7 @@ def test_available_now_is_about_those_who_are_there_at_its_beginning(made: Any) 
     assert sorted(query.checkpoint.data()) == [A.encode()] * 150 + [B.encode()] * 150
 
 
-def test_a_stream_of_a_set_that_is_not_known_does_not_begin() -> None:
+def test_stream_of_an_unknown_set_does_not_begin() -> None:
     world = World(A)
     exactly, least = ranges(world), opens(world)
     world.set.members = None
@@ -129,7 +129,7 @@ def test_a_stream_of_a_set_that_is_not_known_does_not_begin() -> None:
         least.latestOffset(least.initialOffset(), ReadMaxRows(1))
 
 
-def test_a_stop_ends_following_and_a_task_does_not_follow() -> None:
+def test_stop_ends_following_and_a_task_does_not_follow() -> None:
     world = World(A)
     for reader in (ranges(world, A), opens(world, A)):
         reader.initialOffset()
@@ -144,7 +144,7 @@ def test_a_stop_ends_following_and_a_task_does_not_follow() -> None:
 # At least once.
 
 
-def test_items_are_taken_of_those_who_are_there_now() -> None:
+def test_items_are_taken_from_present_members() -> None:
     world = World(A, B)
     query = Query(opens(world, A))
     for address in (A, B):
@@ -159,7 +159,7 @@ def test_items_are_taken_of_those_who_are_there_now() -> None:
     assert query.checkpoint.data() == [b"1", b"1", b"2"]
 
 
-def test_what_is_held_on_one_that_has_left_is_confirmed_there() -> None:
+def test_open_reads_of_a_member_that_left_are_confirmed() -> None:
     world = World(A, B).put(B, b"1")
     query = Query(opens(world, A, B))
     query.trigger()
@@ -168,7 +168,7 @@ def test_what_is_held_on_one_that_has_left_is_confirmed_there() -> None:
     assert world[B].open == {} and world[B].waiting == []
 
 
-def test_what_is_held_on_one_that_has_left_is_given_back_at_a_stop() -> None:
+def test_open_reads_of_a_member_that_left_are_put_back_by_a_stop() -> None:
     world = World(A, B).put(B, b"1")
     reader = opens(world, A, B)
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
@@ -177,7 +177,7 @@ def test_what_is_held_on_one_that_has_left_is_given_back_at_a_stop() -> None:
     assert world[B].waiting == [b"1"]
 
 
-def test_a_batch_that_is_asked_for_again_is_the_same_whoever_is_there() -> None:
+def test_repeated_batch_is_the_same_for_any_members() -> None:
     world = World(A, B)
     for address in (A, B):
         world[address].put(address.encode())

@@ -1,4 +1,4 @@
-"""The options that say which servers."""
+"""The options that name servers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def servers_of(given: Mapping[str, str]) -> StreamServers:
     return parse_servers(OptionValues(given))
 
 
-def test_servers_are_named_by_commas_and_have_the_port_of_thrift_unless_they_say_another() -> None:
+def test_servers_are_separated_by_commas_and_have_the_thrift_port() -> None:
     servers = servers_of({"servers": "mq1, mq2:22 ,[::1],[::1]:9,"})
     assert servers.addresses == ("mq1:2229", "mq2:22", "[::1]:2229", "[::1]:9")
 
 
-def test_a_server_that_is_named_twice_is_one() -> None:
+def test_server_named_twice_counts_once() -> None:
     assert servers_of({"servers": "mq1,mq2,mq1:2229"}).addresses == ("mq1:2229", "mq2:2229")
 
 
@@ -60,7 +60,7 @@ def test_a_server_that_is_named_twice_is_one() -> None:
         ({"tls": "false", "caFile": "/etc/kestrel/ca.pem"}, "caFile requires tls$"),
     ],
 )
-def test_a_mistake_is_told_without_the_password_of_a_server_set(given: dict[str, str], sentence: str) -> None:
+def test_mistake_is_reported_without_the_password_of_a_server_set(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceFailed, match=f"^{sentence}") as caught:
         servers_of({**MQ1, **given})
     assert "secret" not in str(caught.value)
@@ -69,7 +69,7 @@ def test_a_mistake_is_told_without_the_password_of_a_server_set(given: dict[str,
 @pytest.mark.parametrize(
     "text", ["zk://me:secret@zk1,zk2/services/kestrel", " zk://me:secret@zk1,zk2/services/kestrel/"]
 )
-def test_a_server_set_stands_in_place_of_servers(text: str) -> None:
+def test_server_set_replaces_servers(text: str) -> None:
     servers = servers_of({**MQ1, "servers": text})
     assert servers.addresses == ()
     assert servers.server_set == parse_server_set("zk://me:secret@zk1,zk2/services/kestrel")
@@ -77,7 +77,7 @@ def test_a_server_set_stands_in_place_of_servers(text: str) -> None:
     assert "secret" not in repr(servers)
 
 
-def test_a_server_set_without_the_library_that_speaks_to_zookeeper_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_zookeeper_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_missing() -> None:
         raise KazooMissing
 
@@ -91,7 +91,7 @@ def test_a_server_set_without_the_library_that_speaks_to_zookeeper_is_told(monke
             ask()
 
 
-def test_a_server_set_over_tls_wants_the_files_that_it_names(tmp_path: Path) -> None:
+def test_server_set_over_tls_needs_its_files(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     text = f"zks://zk1/services/kestrel?ca={authority.ca_file}"
     there = servers_of({**MQ1, "servers": text})
@@ -103,31 +103,31 @@ def test_a_server_set_over_tls_wants_the_files_that_it_names(tmp_path: Path) -> 
         there.to_write()
 
 
-# Who is put to.
+# Servers for puts.
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A world with a server set, which is followed no longer at the end."""
+    """Yield a world with a server set, which is not followed after the end."""
     world = World()
     yield world
     assert world.set.followers == 0
 
 
 def planned(world: World, *writes: str) -> StreamServers:
-    """The plan of a write while these are in the set."""
+    """Return the plan of a write while these members are in the set."""
     servers = world.server_set()
     world.set.writes(*writes)
     return servers.planned()
 
 
-def test_a_task_puts_to_those_who_are_there_when_it_begins(world: World) -> None:
+def test_task_puts_to_the_members_at_its_beginning(world: World) -> None:
     plan = planned(world, A)
     world.set.writes(B, C)
     assert plan.to_write() == (B, C)
 
 
-def test_where_zookeeper_does_not_answer_a_task_puts_to_those_who_were_there_when_it_was_planned(
+def test_task_without_zookeeper_puts_to_the_members_of_the_plan(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = planned(world, A, B)
@@ -138,7 +138,7 @@ def test_where_zookeeper_does_not_answer_a_task_puts_to_those_who_were_there_whe
     ]
 
 
-def test_a_plan_fails_for_nothing_and_a_task_that_knows_nobody_says_why(world: World) -> None:
+def test_task_without_members_fails_with_the_reason(world: World) -> None:
     servers = world.server_set()
     world.set.members = None
     plan = servers.planned()
@@ -150,20 +150,20 @@ def test_a_plan_fails_for_nothing_and_a_task_that_knows_nobody_says_why(world: W
             each.to_write()
 
 
-def test_a_set_that_nobody_is_in_any_more_is_not_taken_for_one_that_is_not_known(world: World) -> None:
+def test_empty_set_is_not_taken_for_an_unknown_one(world: World) -> None:
     plan = planned(world, A)
     world.set.writes()
     with pytest.raises(SourceFailed, match="/write that speaks thrift"):
         plan.to_write()
 
 
-def test_a_list_is_put_to_as_it_is() -> None:
+def test_list_is_used_unchanged() -> None:
     servers = servers_of(MQ1)
     assert servers.planned() == servers
     assert servers.to_write() == ("mq1:2229",)
 
 
-def test_options_are_about_servers_if_they_name_servers_in_whatever_case() -> None:
+def test_options_that_name_servers_are_recognised_in_any_case() -> None:
     assert has_server_options({"SERVERS": "mq1"}) and not has_server_options({"server": "one", "path": "/spool"})
 
 
@@ -171,19 +171,19 @@ def test_options_are_about_servers_if_they_name_servers_in_whatever_case() -> No
     ("text", "seconds"),
     [("30", 30), ("1.5", 1.5), ("500ms", 0.5), ("2m", 120), ("1m30s", 90), ("2 minutes", 120), (" 3 ", 3)],
 )
-def test_times_are_numbers_of_seconds_or_say_their_unit(text: str, seconds: float) -> None:
+def test_times_are_numbers_of_seconds_or_have_a_unit(text: str, seconds: float) -> None:
     servers = servers_of({**MQ1, "timeout": text, "patience": text})
     assert (servers.timeout_s, servers.patience_s) == (seconds, seconds)
 
 
-def test_tls_is_off_unless_an_option_says_something_of_it() -> None:
+def test_tls_is_off_unless_an_option_names_it() -> None:
     assert servers_of(MQ1).tls is None
     assert servers_of({**MQ1, "tls": "false"}).tls is None
     assert servers_of({**MQ1, "tls": "true"}).tls == TlsOptions()
     assert servers_of({**MQ1, "serverName": "mq.example"}).tls == TlsOptions(server_name="mq.example")
 
 
-def test_files_of_tls_are_looked_at_when_the_options_are_read(tmp_path: Path) -> None:
+def test_tls_files_are_read_with_the_options(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("mq.example")
     given = {**MQ1, "caFile": authority.ca_file, "certFile": certificate, "keyFile": key}
@@ -195,11 +195,11 @@ def test_files_of_tls_are_looked_at_when_the_options_are_read(tmp_path: Path) ->
         servers_of({**given, "caFile": key})
 
 
-def test_they_travel_to_a_worker_which_needs_the_files_of_tls_too(tmp_path: Path) -> None:
+def test_options_are_pickled_for_a_worker_that_has_the_tls_files(tmp_path: Path) -> None:
     servers = servers_of({**MQ1, "caFile": Authority(tmp_path).ca_file, "patience": "5"})
     there = pickle.loads(pickle.dumps(servers))
     assert there == servers
-    with there.open("mq1") as server:  # without having said anything
+    with there.open("mq1") as server:  # without an error
         assert str(server) == "mq1:2229"
     (tmp_path / "ca.pem").unlink()
     with pytest.raises(SourceFailed, match=r"ca\.pem: No such file .* every worker needs this TLS file"):

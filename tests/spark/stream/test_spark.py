@@ -1,4 +1,4 @@
-"""Streams with Spark and servers as they are."""
+"""Streams with a real Spark and real servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield Fleet(tmp_path, stack)
 
 
-def test_items_come_exactly_once_whatever_is_restarted(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
+def test_items_are_delivered_exactly_once_over_all_restarts(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
     fleet.start("scroll")
     fleet.put(*numbered(0, 200))
     run(stream(spark, fleet, maxOffsetsPerTrigger="150"), tmp_path)
@@ -41,7 +41,7 @@ def test_items_come_exactly_once_whatever_is_restarted(spark: SparkSession, flee
     assert columns.where("queue = 'work'").groupBy("server").count().count() == 2
 
 
-def test_items_of_any_queue_come_at_least_once(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
+def test_items_of_any_queue_are_delivered_at_least_once(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
     fleet.start("journal")
     fleet.put(*numbered(0, 200))
     run(stream(spark, fleet, delivery="at_least_once", maxOffsetsPerTrigger="150"), tmp_path)
@@ -51,20 +51,20 @@ def test_items_of_any_queue_come_at_least_once(spark: SparkSession, fleet: Fleet
     assert (fleet.items(), fleet.open_reads()) == (0, 0)
 
 
-def test_a_query_that_is_stopped_gives_back_what_is_not_done(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
+def test_stopped_query_puts_unfinished_items_back(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
     fleet.start("journal")
     fleet.put(*numbered(0, 10))
     items = stream(spark, fleet, delivery="at_least_once").writeStream.format("noop")
     query = items.option("checkpointLocation", str(tmp_path)).trigger(processingTime="1 hour").start()
     try:
-        eventually(lambda: query.lastProgress, "a batch")  # of which nobody says that it is done before the next
+        eventually(lambda: query.lastProgress, "a batch")  # the batch is not finished before the next
         assert (fleet.items(), fleet.open_reads()) == (0, 10)
     finally:
         query.stop()
     eventually(lambda: fleet.items() == 10, "the items are back")
 
 
-def test_a_queue_without_ids_is_not_read_less_exactly_than_was_asked(
+def test_queue_without_ids_is_refused_for_exactly_once(
     spark: SparkSession, fleet: Fleet, tmp_path: Path
 ) -> None:
     fleet.start("journal")
@@ -75,7 +75,7 @@ def test_a_queue_without_ids_is_not_read_less_exactly_than_was_asked(
 
 
 @pytest.mark.parametrize(("delivery", "storage"), [("exactly_once", "scroll"), ("at_least_once", "journal")])
-def test_several_queues_come_in_one_stream_and_the_progress_has_their_backlog(
+def test_several_queues_are_read_in_one_stream_with_their_backlog(
     spark: SparkSession, fleet: Fleet, tmp_path: Path, delivery: str, storage: str
 ) -> None:
     fleet.start(storage)

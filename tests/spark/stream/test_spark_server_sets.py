@@ -1,4 +1,4 @@
-"""Streams of a server set, with Spark, ZooKeeper and servers as they are."""
+"""Streams of a server set, with a real Spark, ZooKeeper and servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """Two servers that are running, and in no set."""
+    """Return two running servers that are in no set."""
     with ExitStack() as stack:
         fleet = Fleet(tmp_path, stack)
         fleet.start("scroll")
@@ -38,7 +38,7 @@ def join(zookeeper: ZooKeeper, path: str, thrift: str) -> str:
     return node
 
 
-def test_a_query_follows_those_who_come_and_go_and_items_come_once(
+def test_query_follows_the_members_and_items_are_delivered_once(
     spark: SparkSession, fleet: Fleet, zookeeper: ZooKeeper, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = fleet.addresses
@@ -64,7 +64,7 @@ def test_a_query_follows_those_who_come_and_go_and_items_come_once(
     assert written(spark, tmp_path) == numbered(0, 80)
 
 
-def test_rows_are_put_to_those_who_are_there(spark: SparkSession, fleet: Fleet, zookeeper: ZooKeeper) -> None:
+def test_rows_are_put_to_present_members(spark: SparkSession, fleet: Fleet, zookeeper: ZooKeeper) -> None:
     rows = spark.range(100).selectExpr("cast(id AS STRING) data").write.format("kestrel").mode("append")
     to = rows.option("servers", f"zk://{zookeeper.hosts}/put").option("queue", "work").option("patience", "20s")
     first, second = fleet.addresses

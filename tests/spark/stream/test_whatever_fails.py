@@ -1,4 +1,4 @@
-"""Random histories of streams: whatever fails, every item comes once, or at least once with open reads."""
+"""Random histories of streams with failures: every item is delivered once, or at least once with open reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark.stream.fakes import A, B, C, World, numbered, opens, ranges
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query
 
 Step: TypeAlias = tuple[str, str, int]
-"""What happens; the server where it does, or the place of a batch; and a number."""
+"""A step: its kind, a server or the place in a batch, and a number."""
 
 SETTINGS: Final = settings(deadline=None, max_examples=100)
 NO_NUMBER: Final = st.just(0)
@@ -90,7 +90,7 @@ def all_released(world: World) -> bool:
 
 @given(histories([A, B], step("gap", [A, B], st.sampled_from([3, GAP_IDS])), step("restart", [f"{A} {B}", A])))
 @SETTINGS
-def test_whatever_fails_every_item_comes_once(history: list[Step]) -> None:
+def test_every_item_is_delivered_once_despite_failures(history: list[Step]) -> None:
     world = World(A, B)
     put, came = check(world, history, ranges, A, B)
     assert sorted(came) == sorted(put)
@@ -99,7 +99,7 @@ def test_whatever_fails_every_item_comes_once(history: list[Step]) -> None:
 
 @given(histories([A, B, C], step("join", [A, B, C]), step("leave", [A, B, C])))
 @SETTINGS
-def test_whoever_comes_and_goes_every_item_comes_once(history: list[Step]) -> None:
+def test_every_item_is_delivered_once_for_any_members(history: list[Step]) -> None:
     world = World(A, B, C)
     put, came = check(world, history, partial(ranges, in_set=True), A)
     assert sorted(came) == sorted(put)
@@ -108,7 +108,7 @@ def test_whoever_comes_and_goes_every_item_comes_once(history: list[Step]) -> No
 
 @given(histories([A, B], step("loses", [A, B]), step("hold ends", [A, B]), step("stop", [""])))
 @SETTINGS
-def test_whatever_fails_no_item_of_open_reads_is_lost(history: list[Step]) -> None:
+def test_no_item_of_open_reads_is_lost(history: list[Step]) -> None:
     world = World(A, B)
     put, came = check(world, history, opens, A, B, failures=(Crash,))
     assert set(came) == set(put)

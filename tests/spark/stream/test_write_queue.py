@@ -1,4 +1,4 @@
-"""``df.write.format("kestrel")`` and ``df.writeStream.format("kestrel")``, done by Spark itself."""
+"""``df.write.format("kestrel")`` and ``df.writeStream.format("kestrel")`` on a real Spark."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def write(table: DataFrame, servers: list[Server], mode: str = "append", queue: 
     writer.option("servers", ",".join(map(address_of, servers))).option("queue", queue).save()
 
 
-def test_a_table_is_put_to_a_queue_of_several_servers(spark: SparkSession, servers: list[Server]) -> None:
+def test_table_is_put_to_a_queue_of_several_servers(spark: SparkSession, servers: list[Server]) -> None:
     table = spark.range(3000).selectExpr("cast(id AS STRING) data", "IF(id % 2 = 0, 3600000L, NULL) expires_in_ms")
     write(table, servers)
     items = [taken(server) for server in servers]
     assert all(items) and sorted(map(int, [*items[0], *items[1]])) == list(range(3000))
 
 
-def test_what_cannot_be_written_is_told_in_a_sentence(spark: SparkSession, servers: list[Server]) -> None:
+def test_unsuitable_table_is_reported_in_a_sentence(spark: SparkSession, servers: list[Server]) -> None:
     table = spark.range(10).selectExpr("cast(id AS STRING) data")
     with pytest.raises(PySparkException, match=r'a queue cannot be overwritten: write with mode\("append"\)'):
         write(table, servers, mode="overwrite")
@@ -51,7 +51,7 @@ def test_what_cannot_be_written_is_told_in_a_sentence(spark: SparkSession, serve
     assert sum(len(taken(server, "small")) for server in servers) == 6
 
 
-def test_a_stream_is_put_to_a_queue_and_goes_on_behind_its_checkpoint(
+def test_stream_is_put_to_a_queue_and_continues_after_its_checkpoint(
     spark: SparkSession, servers: list[Server], tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines"

@@ -1,4 +1,4 @@
-"""Writers put what they are given into servers: as a driver makes them, and tasks use them."""
+"""Writers, as a driver makes them and tasks use them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server(processes: Processes) -> Server:
 
 
 def writer(servers: str, schema: str = DATA, queue: str = "work", **options: str) -> QueueWriter:
-    """As it comes to a task."""
+    """Return the writer as a task gets it."""
     given = {"servers": servers, "queue": queue, "timeout": str(PATIENCE_S), **options}
     made: QueueWriter = pickle.loads(pickle.dumps(KestrelSource(given).writer(columns_of(schema), overwrite=False)))
     return made
@@ -52,7 +52,7 @@ def test_rows_are_items_of_the_queue(server: Server) -> None:
     assert pickle.loads(pickle.dumps(message)) == ItemsPut({address_of(server): 1200})
 
 
-def test_a_server_that_is_killed_and_started_again_between_two_batches_has_both(processes: Processes) -> None:
+def test_server_killed_between_two_batches_has_both(processes: Processes) -> None:
     with own_port() as port:
         thrift = ("--thrift", f"tcp:{port}:interface=127.0.0.1")
         servers = [processes.serve(CONFIG, *thrift)]
@@ -68,7 +68,7 @@ def test_a_server_that_is_killed_and_started_again_between_two_batches_has_both(
         assert taken(servers[0]) == [b"a", b"b"]
 
 
-def test_items_expire_when_their_rows_say(server: Server) -> None:
+def test_items_expire_as_their_rows_say(server: Server) -> None:
     schema = "data STRING, expires_in_ms BIGINT"
     batch = {"data": ["gone", "later", "never"], "expires_in_ms": [-1, 3_600_000, None]}
     writer(address_of(server), schema).write(rows(batch))
@@ -76,24 +76,24 @@ def test_items_expire_when_their_rows_say(server: Server) -> None:
 
 
 @pytest.mark.parametrize("size", [(1 << 20) + 1, (16 << 20) + 1])
-def test_an_item_that_the_server_or_its_clients_never_take_fails_the_task_at_once(server: Server, size: int) -> None:
+def test_item_that_no_server_accepts_fails_the_task_at_once(server: Server, size: int) -> None:
     items = [b"a", b"b", b"x" * size, b"c"]
     with pytest.raises(SourceFailed, match=rf"^an item of {size} bytes cannot be put to the queue work: .*too large"):
         writer(address_of(server), patience="1d").write(rows({"data": items}))
     assert taken(server) == [b"a", b"b"]
 
 
-def test_connections_are_closed_when_a_task_ends_well_or_not(server: Server) -> None:
+def test_connections_are_closed_when_a_task_ends_or_fails(server: Server) -> None:
     made = writer(address_of(server), queue="small", patience="0")
     made.write(rows({"data": [b"x"]}))
-    with pytest.raises(SourceFailed) as caught:  # which keeps all that there was from being collected
+    with pytest.raises(SourceFailed) as caught:  # it would keep all objects alive
         made.write(rows({"data": [b"x"] * 3}))
     with server.connect() as client:
         eventually(lambda: client.stats()["curr_connections"] == "1", "the server has noticed")
     assert caught.tb is not None
 
 
-def test_a_task_without_rows_asks_nobody(processes: Processes) -> None:
+def test_task_without_rows_sends_nothing(processes: Processes) -> None:
     with own_port() as port:
         assert writer(f"127.0.0.1:{port}").write(iter(())) == ItemsPut({f"127.0.0.1:{port}": 0})
 
@@ -105,20 +105,20 @@ def stream_writer() -> QueueStreamWriter:
 PUT = [ItemsPut({"mq1:2229": 1, "mq2:2229": 20}), ItemsPut({"mq1:2229": 300, "mq2:2229": 4000})]
 
 
-def test_in_the_end_the_log_has_how_many_items_each_server_took(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_has_the_number_of_items_of_each_server(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "kestrel.spark")
     writer("mq1,mq2").commit(PUT)
     stream_writer().commit(PUT, 7)
     assert caplog.messages == ["4321 items were put to the queue work: mq1:2229 301, mq2:2229 4020"] * 2
 
 
-def test_that_items_may_be_twice_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_mentions_possible_duplicates(caplog: pytest.LogCaptureFixture) -> None:
     stream_writer().commit([*PUT, ItemsPut({"mq1:2229": 1}, unsure=1)], 7)
     assert caplog.messages == ["1 items may be twice in the queue work, because a connection was lost"]
     assert caplog.records[0].levelname == "WARNING"
 
 
-def test_after_a_failure_the_log_says_that_what_was_put_stays(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_of_a_failure_says_that_stored_items_stay(caplog: pytest.LogCaptureFixture) -> None:
     writer("mq1,mq2").abort([*PUT, None])
     stream_writer().abort([None, *PUT], 7)
     [sentence, again] = caplog.messages

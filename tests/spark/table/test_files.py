@@ -1,4 +1,4 @@
-"""Which files of folders count, whose they are, and in which order they are read."""
+"""The files of folders, their queues, and their order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names(found: list[PlannedFile]) -> list[tuple[str, int | None]]:
     return [(file.owner.file, file.order) for file in found]
 
 
-def test_rotated_files_are_in_the_order_of_their_numbers_before_the_current_one(tmp_path: Path) -> None:
+def test_rotated_files_are_in_order_before_the_current_one(tmp_path: Path) -> None:
     fill(tmp_path, {"work": A, "work.1000": A, "work.900": A, "other": A})
     of_work = [file for file in files(tmp_path) if file.owner.queue == "work"]
     assert names(of_work) == [("work.900", 0), ("work.1000", 1), ("work", 2)]
@@ -32,24 +32,24 @@ def test_rotated_files_are_in_the_order_of_their_numbers_before_the_current_one(
     assert {file.owner.journal for file in of_work} == {"work"}
 
 
-def test_a_pack_takes_the_place_of_files_up_to_its_number(tmp_path: Path) -> None:
+def test_pack_replaces_the_files_up_to_its_number(tmp_path: Path) -> None:
     fill(tmp_path, {"work": A, "work.1": A, "work.5": A, "work.5.pack": A, "work.2.pack": A, "work.7": A, "work~~9": A})
     assert names(files(tmp_path)) == [("work.5.pack", 0), ("work.7", 1), ("work", 2)]
 
 
-def test_foreign_files_and_folders_are_left_alone(tmp_path: Path) -> None:
+def test_other_files_and_folders_are_ignored(tmp_path: Path) -> None:
     fill(tmp_path, {"work": A, "notes.txt": b"notes"})
     (tmp_path / ".kestrel").mkdir()
     (tmp_path / ".hidden").write_bytes(A)
     assert names(files(tmp_path)) == [("work", 0)]
 
 
-def test_a_name_is_spelled_as_its_file_spells_it(tmp_path: Path) -> None:
+def test_name_is_spelled_as_in_its_file(tmp_path: Path) -> None:
     fill(tmp_path, {"café": A, "<b>": A})
     assert {file.owner.queue for file in files(tmp_path)} == {"café", "<b>"}
 
 
-def test_writer_files_are_in_the_order_of_their_first_ids_and_reader_files_have_none(tmp_path: Path) -> None:
+def test_writer_files_are_ordered_by_first_id_and_reader_files_have_none(tmp_path: Path) -> None:
     fill(tmp_path, {"work.1": WRITER + put(5, b"b"), "work.2": WRITER + put(1, b"a"), "work.3": WRITER})
     fill(tmp_path, {"work.read.": READER, "work.read.x": READER + read_head(1)})
     found = files(tmp_path)
@@ -59,13 +59,13 @@ def test_writer_files_are_in_the_order_of_their_first_ids_and_reader_files_have_
     assert [file.reader for file in found[:2]] == [b":own", b"x"]
 
 
-def test_a_first_item_behind_much_else_is_found(tmp_path: Path) -> None:
+def test_first_item_behind_many_other_records_is_found(tmp_path: Path) -> None:
     fill(tmp_path, {"work.1": WRITER + read_head(1) * 2000 + put(0, b"") + put(3, b"c")})
     fill(tmp_path, {"work.2": WRITER + put(2, b"b"), "work.read.": READER})
     assert [file.owner.file for file in files(tmp_path)] == ["work.read.", "work.2", "work.1"]
 
 
-def test_what_was_archived_stands_before_the_live_files_of_its_server(tmp_path: Path) -> None:
+def test_archived_files_come_before_the_live_files_of_their_server(tmp_path: Path) -> None:
     spool, archive = tmp_path / "s1" / "spool", tmp_path / "s1" / "archive"
     fill(spool, {"work.20": WRITER + put(9, b"c"), "work.read.": READER})
     fill(archive, {"archive~work.10": WRITER + put(1, b"a"), "archive~work.11": WRITER + put(4, b"b")})
@@ -82,8 +82,8 @@ def test_what_was_archived_stands_before_the_live_files_of_its_server(tmp_path: 
 
 @pytest.mark.parametrize("at", [b"/spool", b"/archive"])
 @pytest.mark.parametrize("is_copied", [False, True])
-def test_a_file_that_is_archived_meanwhile_is_there_once(tmp_path: Path, at: bytes, is_copied: bool) -> None:
-    """On its way to another file system it is in both places for a time."""
+def test_file_archived_meanwhile_is_read_once(tmp_path: Path, at: bytes, is_copied: bool) -> None:
+    """While it is moved to another file system, it is in both places."""
     writers = {"work.1": WRITER + put(1, b"a"), "work.2": WRITER + put(2, b"b")}
     spool = fill(tmp_path / "spool", {**writers, "work.read.": READER})
     archive = fill(tmp_path / "archive", {})
@@ -102,7 +102,7 @@ def test_a_file_that_is_archived_meanwhile_is_there_once(tmp_path: Path, at: byt
         (spool / "work.1").write_bytes(WRITER + put(1, b"a"))
 
 
-def test_a_name_that_is_too_long_for_a_file_is_known_beside_the_live_files_and_so_for_the_archive(
+def test_name_too_long_for_a_file_is_known_by_the_live_files_and_the_archive(
     tmp_path: Path,
 ) -> None:
     spool, archive = fill(tmp_path / "spool", {}), fill(tmp_path / "archive", {})
@@ -116,7 +116,7 @@ def test_a_name_that_is_too_long_for_a_file_is_known_beside_the_live_files_and_s
     assert {(file.owner.journal, file.owner.queue) for file in found} == {(LONG.decode(), LONG.decode())}
 
 
-def test_a_name_that_nobody_knows_is_that_of_its_files(tmp_path: Path) -> None:
+def test_unknown_name_is_that_of_its_files(tmp_path: Path) -> None:
     stem = EscapedNames(Disk(), b"").stem_of(LONG).decode()
     fill(tmp_path, {f"{stem}.1": WRITER + put(1, b"a"), f"{stem}.read.x": READER})
     found = files(tmp_path)
@@ -124,7 +124,7 @@ def test_a_name_that_nobody_knows_is_that_of_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("contents", [{"work": A}, {"work.1": WRITER + put(1, b"a"), "work.read.": READER}])
-def test_the_same_queue_in_two_folders_of_one_server_is_refused_with_the_way_out(
+def test_same_queue_in_two_folders_of_a_server_is_refused(
     tmp_path: Path, contents: dict[str, bytes]
 ) -> None:
     one, two = fill(tmp_path / "one", contents), fill(tmp_path / "two", contents)
@@ -137,10 +137,10 @@ def test_the_same_queue_in_two_folders_of_one_server_is_refused_with_the_way_out
     assert len(files(one, two)) == 2 * len(contents)
 
 
-# Files alone.
+# Single files.
 
 
-def test_a_file_alone_is_what_its_first_bytes_say(tmp_path: Path) -> None:
+def test_type_of_a_single_file_is_that_of_its_first_bytes(tmp_path: Path) -> None:
     damaged = tmp_path / ".kestrel" / "damaged"
     fill(damaged, {"work.5.tail": A})
     fill(tmp_path, {"archive~work.123": WRITER + put(1, b"a"), "work": A, "empty": b"", "work.read.x": READER})
@@ -154,30 +154,30 @@ def test_a_file_alone_is_what_its_first_bytes_say(tmp_path: Path) -> None:
     assert (empty.owner.queue, empty.size) == ("empty", 0)
 
 
-def test_files_alone_of_one_journal_are_in_its_order(tmp_path: Path) -> None:
+def test_single_files_of_a_journal_are_in_its_order(tmp_path: Path) -> None:
     fill(tmp_path, {"work": A, "work.1000": A, "work.900": A})
     assert names(files(tmp_path / "work*")) == [("work.900", 0), ("work.1000", 1), ("work", 2)]
 
 
-def test_a_file_that_is_named_beside_its_folder_is_there_once(tmp_path: Path) -> None:
+def test_file_named_beside_its_folder_is_read_once(tmp_path: Path) -> None:
     fill(tmp_path, {"work": A, "work.900": A})
     assert names(files(tmp_path / "work", tmp_path)) == [("work.900", 0), ("work", 1)]
 
 
-def test_a_file_that_is_neither_is_named(tmp_path: Path) -> None:
+def test_file_of_neither_format_is_named(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("notes")
     with pytest.raises(SourceFailed, match=r"/notes is neither a journal file of Kestrel nor a file of a scroll"):
         files(tmp_path / "notes")
 
 
-# The queues that are asked for.
+# Chosen queues.
 
 
 def queues(found: list[PlannedFile]) -> set[str]:
     return {file.owner.queue for file in found}
 
 
-def test_a_pattern_chooses_queues(tmp_path: Path) -> None:
+def test_pattern_chooses_queues(tmp_path: Path) -> None:
     fill(tmp_path, {"work": A, "work2": A, "Work": A, "other": A})
     assert queues(files(tmp_path, queue="work")) == {"work"}
     assert queues(files(tmp_path, queue="work*")) == {"work", "work2"}
@@ -186,7 +186,7 @@ def test_a_pattern_chooses_queues(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["work+x", "work+[x]", "*+x", "w*+x", "work+*"])
-def test_with_a_child_come_the_writer_files_that_it_reads(tmp_path: Path, pattern: str) -> None:
+def test_child_includes_the_writer_files_that_it_reads(tmp_path: Path, pattern: str) -> None:
     fill(tmp_path, {"work.1": WRITER + put(1, b"a"), "other.1": WRITER + put(1, b"a")})
     for name in ("work.read.x", "work.read.", "other.read."):
         (tmp_path / name).write_bytes(READER)
@@ -194,6 +194,6 @@ def test_with_a_child_come_the_writer_files_that_it_reads(tmp_path: Path, patter
     assert sorted(found) == ["work.1", "work.read.", "work.read.x"]
 
 
-def test_with_a_child_comes_what_was_archived_though_no_reader_is_left(tmp_path: Path) -> None:
+def test_child_without_a_reader_includes_its_archived_files(tmp_path: Path) -> None:
     fill(tmp_path, {"archive~work.1": WRITER + put(1, b"a")})
     assert [file.owner.file for file in files(tmp_path, queue="work+x")] == ["archive~work.1"]

@@ -1,4 +1,4 @@
-"""Filters that the reading takes over leave exactly the rows that Spark would have left."""
+"""Pushed filters leave exactly the rows that Spark would leave."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMPARISONS: dict[type[datasource.Filter], Callable[[Any, Any], bool]] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Journals and scrolls whose columns have many values, and nulls."""
+    """Return journals and scrolls whose columns have many values and nulls."""
     path = tmp_path_factory.mktemp("spool")
     (path / "work").write_bytes(addx(b"a", 5, 7) + open_(1) + addx(b"bb", 6) + REMOVE + add(b"", 3) + save_xid(-2))
     fill(path, {"work.10": addx(b"ccc", 1 << 62, -1) * 3, "café": addx(b"a", -5)})
@@ -48,7 +48,7 @@ def reader_of(folder: Path, *filters: datasource.Filter) -> tuple[FilteringReade
 
 
 def is_met(asked: datasource.Filter, row: Row) -> bool:
-    """As SQL says: what is compared with null is not met."""
+    """Evaluate a filter as SQL does: a comparison with null is not true."""
     value = row[asked.attribute[0]]  # type: ignore[attr-defined]
     if value is None:
         return False
@@ -63,7 +63,7 @@ def is_met(asked: datasource.Filter, row: Row) -> bool:
 
 @st.composite
 def filters(draw: st.DrawFn, rows: list[Row]) -> datasource.Filter:
-    """One of any column, with a value that is in it, or near one."""
+    """Return a filter of any column, with a value of the column or one near it."""
     column = draw(st.sampled_from([*OF_FILES, *OF_RECORDS]))
     is_text = column in OF_FILES or column == "op"
     there = sorted({row[column] for row in rows if row[column] is not None})
@@ -81,7 +81,7 @@ def filters(draw: st.DrawFn, rows: list[Row]) -> datasource.Filter:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_filters_leave_the_rows_that_they_are_met_by(folder: Path, data: st.DataObject) -> None:
+def test_filters_leave_the_matching_rows(folder: Path, data: st.DataObject) -> None:
     everything = table(folder)
     asked = data.draw(st.lists(filters(everything), min_size=1, max_size=3))
     reader, left = reader_of(folder, *asked)
@@ -89,7 +89,7 @@ def test_filters_leave_the_rows_that_they_are_met_by(folder: Path, data: st.Data
     assert list(rows_of(reader)) == [row for row in everything if all(is_met(each, row) for each in asked)]
 
 
-def test_files_whose_columns_do_not_meet_a_filter_are_left_out_in_planning(folder: Path) -> None:
+def test_files_without_matching_rows_are_omitted_from_the_plan(folder: Path) -> None:
     reader, _ = reader_of(folder, datasource.EqualTo(("queue",), "work"), datasource.EqualTo(("kind",), "current"))
     planned = [each.file.owner.file for task in reader.partitions() for each in task.slices]  # type: ignore[attr-defined]
     assert planned == ["work"]
@@ -111,7 +111,7 @@ def test_files_whose_columns_do_not_meet_a_filter_are_left_out_in_planning(folde
         datasource.EqualTo(("errors",), 3),
     ],
 )
-def test_what_is_not_taken_over_is_left_to_spark(folder: Path, asked: datasource.Filter) -> None:
+def test_unsupported_filters_are_left_to_spark(folder: Path, asked: datasource.Filter) -> None:
     reader, left = reader_of(folder, asked, datasource.EqualTo(("op",), "PUT"))
     assert left == [asked]
     assert [row["op"] for row in rows_of(reader)] == ["PUT", "PUT"]

@@ -1,4 +1,4 @@
-"""The files of a folder as they were at one moment, while queues come and go and files are renamed."""
+"""The files of a folder at one moment, while queues come and go and files are renamed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nothing() -> None:
 
 
 def rotate(folder: Path, number: int, new: bytes = b"") -> Callable[[], None]:
-    """As a server does: the current file gets a number, and a new one is begun."""
+    """Rotate as a server does: the current file gets a number, and a new one begins."""
 
     def rotating() -> None:
         (folder / "work").rename(folder / f"work.{number}")
@@ -42,7 +42,7 @@ def rotate(folder: Path, number: int, new: bytes = b"") -> Callable[[], None]:
     return rotating
 
 
-def test_a_calm_folder_is_looked_at_once(tmp_path: Path) -> None:
+def test_unchanged_folder_is_listed_once(tmp_path: Path) -> None:
     fill(tmp_path, {"work": A, "work.5": B})
     calm, disk = LivelyDisk(), LivelyDisk()
     assert sizes(list_folder(disk, place(tmp_path))) == {b"work.5": len(B), b"work": len(A)}
@@ -52,7 +52,7 @@ def test_a_calm_folder_is_looked_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_a_file_that_is_rotated_at_any_listing_is_there_once(tmp_path: Path, at: int) -> None:
+def test_file_rotated_at_any_listing_is_there_once(tmp_path: Path, at: int) -> None:
     fill(tmp_path, {"work": A, "other": A})
     disk = LivelyDisk(*[nothing] * at, rotate(tmp_path, 7, B))
     found = sizes(list_folder(disk, place(tmp_path)))
@@ -62,7 +62,7 @@ def test_a_file_that_is_rotated_at_any_listing_is_there_once(tmp_path: Path, at:
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_a_queue_that_is_deleted_and_made_again_at_any_listing_is_the_old_one_or_the_new_one(
+def test_queue_recreated_at_any_listing_is_the_old_or_the_new_one(
     tmp_path: Path, at: int
 ) -> None:
     fill(tmp_path, {"work.5": A, "work": A})
@@ -78,7 +78,7 @@ def test_a_queue_that_is_deleted_and_made_again_at_any_listing_is_the_old_one_or
     assert found in ({}, {b"work.5": len(A), b"work": len(A)}, {b"work": len(B)})
 
 
-def test_a_file_that_is_packed_away_between_listing_and_looking_is_looked_for_again(tmp_path: Path) -> None:
+def test_file_packed_between_listing_and_opening_is_searched_again(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / f"work.{number}").write_bytes(A)
     (tmp_path / "work").write_bytes(A)
@@ -95,8 +95,8 @@ def test_a_file_that_is_packed_away_between_listing_and_looking_is_looked_for_ag
     assert found in ({b"work.2": len(B), b"work": len(A)}, {b"work.1": len(A), b"work.2": len(A), b"work": len(A)})
 
 
-def test_queues_that_come_and_go_at_each_listing_are_not_waited_for(tmp_path: Path) -> None:
-    """A busy folder has a new queue at any time."""
+def test_queues_that_come_and_go_at_each_listing_do_not_delay_it(tmp_path: Path) -> None:
+    """A busy folder gets new queues at any time."""
     (tmp_path / "work").write_bytes(A)
 
     def come_and_go() -> None:
@@ -110,7 +110,7 @@ def test_queues_that_come_and_go_at_each_listing_are_not_waited_for(tmp_path: Pa
     assert disk.listings <= 12
 
 
-def test_a_queue_that_a_listing_misses_is_found_by_the_next(tmp_path: Path) -> None:
+def test_queue_missed_by_a_listing_is_found_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A)
 
     class Missing(LivelyDisk):
@@ -121,7 +121,7 @@ def test_a_queue_that_a_listing_misses_is_found_by_the_next(tmp_path: Path) -> N
     assert sizes(list_folder(Missing(), place(tmp_path))) == {b"work": len(A)}
 
 
-def test_one_journal_that_is_renamed_all_the_time_is_named(tmp_path: Path) -> None:
+def test_journal_renamed_all_the_time_is_named(tmp_path: Path) -> None:
     fill(tmp_path, {"calm": A, "work": A})
 
     def again() -> None:
@@ -133,7 +133,7 @@ def test_one_journal_that_is_renamed_all_the_time_is_named(tmp_path: Path) -> No
         list_folder(disk, place(tmp_path))
 
 
-def test_a_file_that_cannot_be_read_is_planned_all_the_same(tmp_path: Path) -> None:
+def test_unreadable_file_is_planned(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A)
 
     class Bad(Disk):

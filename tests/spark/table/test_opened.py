@@ -1,4 +1,4 @@
-"""A planned file is found again under any name, is read to where it ended, and is never taken for another one."""
+"""A planned file is found under any name, read to its planned end, and never confused with another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def work(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def test_a_file_that_was_renamed_is_found_whether_its_name_is_free_or_not(work: Path) -> None:
+def test_renamed_file_is_found_also_if_its_name_is_used_again(work: Path) -> None:
     file = planned(work)
     work.rename(work.with_name("work.5"))
     assert read(file) == A
@@ -40,7 +40,7 @@ def test_a_file_that_was_renamed_is_found_whether_its_name_is_free_or_not(work: 
     assert read(file) == A
 
 
-def test_a_link_to_a_file_that_was_renamed_is_found(tmp_path: Path) -> None:
+def test_link_to_a_renamed_file_is_found(tmp_path: Path) -> None:
     target = tmp_path / "elsewhere" / "data"
     target.parent.mkdir()
     target.write_bytes(A)
@@ -51,7 +51,7 @@ def test_a_link_to_a_file_that_was_renamed_is_found(tmp_path: Path) -> None:
     assert read(file) == A
 
 
-def test_a_file_that_is_renamed_just_when_it_is_found_is_looked_for_again(work: Path) -> None:
+def test_file_renamed_when_it_is_found_is_searched_again(work: Path) -> None:
     file = planned(work)
     work.rename(work.with_name("work.5"))
 
@@ -65,21 +65,21 @@ def test_a_file_that_is_renamed_just_when_it_is_found_is_looked_for_again(work: 
         assert reader.read(0, len(A)) == A
 
 
-def test_a_file_that_was_erased_has_gone_though_another_has_its_name(work: Path) -> None:
+def test_erased_file_is_missing_also_if_its_name_is_used_again(work: Path) -> None:
     file = planned(work)
-    work.with_name("held").hardlink_to(work)  # so that its number is not given again
+    work.with_name("held").hardlink_to(work)  # so that its number is not used again
     work.unlink()
     work.write_bytes(B)
     assert read(file) == A, "a second name"
     work.with_name("held").unlink()
-    work.with_name("other").write_bytes(B)  # which may have its number now
+    work.with_name("other").write_bytes(B)  # which may have its number
     with pytest.raises(FileNotFoundError):
         read(file)
 
 
 @pytest.mark.parametrize("contents", [B, B + B, A[:-1] + b"b", b"\0" + A[1:]])
-def test_another_file_with_the_number_of_an_erased_one_is_not_taken_for_it(work: Path, contents: bytes) -> None:
-    """File systems give the number of an erased file to the next one."""
+def test_another_file_with_the_same_number_is_recognised(work: Path, contents: bytes) -> None:
+    """File systems use the number of an erased file again."""
     file = planned(work)
     work.unlink()
     work.write_bytes(contents)
@@ -88,7 +88,7 @@ def test_another_file_with_the_number_of_an_erased_one_is_not_taken_for_it(work:
         read(reused)
 
 
-def test_a_file_is_known_on_another_machine_which_has_another_number_for_its_file_system(
+def test_file_is_recognised_on_a_machine_with_another_device_number(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = planned(work)
@@ -103,7 +103,7 @@ def test_a_file_is_known_on_another_machine_which_has_another_number_for_its_fil
     assert read(file) == A
 
 
-def test_a_file_whose_beginning_could_not_be_read_is_known_by_its_number_alone(work: Path) -> None:
+def test_file_with_an_unreadable_beginning_is_known_by_its_number(work: Path) -> None:
     file = planned(work)
     unknown = replace(file, sample=None)
     assert read(unknown) == A

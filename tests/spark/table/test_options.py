@@ -1,4 +1,4 @@
-"""Every option: what it may say, and what is said to whoever mistakes one."""
+"""Every option, and the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def parsed(**given: str) -> SourceOptions:
     return parse_options({"path": "/spool", **given})
 
 
-def test_a_path_alone_has_all_defaults() -> None:
+def test_path_alone_has_all_defaults() -> None:
     options = parsed()
     assert options.paths == ("/spool",)
     assert (options.server, options.queue, options.lists_errors) == (None, None, False)
@@ -24,7 +24,7 @@ def test_a_path_alone_has_all_defaults() -> None:
     assert options.parallelism >= 1
 
 
-def test_several_paths_come_as_spark_hands_them_over() -> None:
+def test_several_paths_are_accepted_as_spark_passes_them() -> None:
     assert parse_options({"paths": '["/a", "/b"]'}).paths == ("/a", "/b")
     assert parse_options({"path": "/c", "paths": '["/a"]'}).paths == ("/c", "/a")
 
@@ -36,12 +36,12 @@ def test_paths_that_are_no_list_are_refused(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"paths": "[]"}])
-def test_without_a_path_there_is_a_sentence(given: dict[str, str]) -> None:
+def test_missing_path_is_reported(given: dict[str, str]) -> None:
     with pytest.raises(SourceFailed, match=r'no path is given: load\("/var/spool/kestrel"\)'):
         parse_options(given)
 
 
-def test_names_come_in_any_case() -> None:
+def test_names_may_have_any_case() -> None:
     assert parsed(PARTITIONBYTES="5", filterpushdown="TRUE").partition_bytes == 5
     assert parsed(FilterPushdown="True").pushes_filters
 
@@ -66,7 +66,7 @@ def test_names_come_in_any_case() -> None:
         ({"modifiedAfter": "2026-01-31"}, "modified_after_s", datetime(2026, 1, 31, tzinfo=UTC).timestamp()),
     ],
 )
-def test_an_option_says(given: dict[str, str], field: str, value: object) -> None:
+def test_option_has_a_meaning(given: dict[str, str], field: str, value: object) -> None:
     assert getattr(parsed(**given), field) == value
 
 
@@ -89,7 +89,7 @@ def test_an_option_says(given: dict[str, str], field: str, value: object) -> Non
         ({"header": "true"}, "there is no option header: the options are server, queue, view, payload"),
     ],
 )
-def test_a_mistake_is_named_with_the_way_out(given: dict[str, str], sentence: str) -> None:
+def test_mistake_is_named_with_the_way_out(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceFailed) as raised:
         parsed(**given)
     assert str(raised.value).startswith(sentence)

@@ -1,4 +1,4 @@
-"""Nothing of a reading fails for what a file is: what is wrong is a warning, a row of the errors view, or FAILFAST."""
+"""Damaged files do not fail a read: problems are warnings, rows of the errors view, or raised with FAILFAST."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("name", "contents", "good", "kind", "offset", "words"), DAMAGE)
-def test_what_is_good_is_read_and_the_rest_is_said(
+def test_good_records_are_read_and_problems_reported(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     name: str,
@@ -76,7 +76,7 @@ def test_what_is_good_is_read_and_the_rest_is_said(
         rows(parts, is_failfast=True)
 
 
-def test_zeros_behind_the_last_record_of_a_scroll_are_its_proper_end(
+def test_zeros_behind_the_last_record_of_a_scroll_are_its_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(tmp_path, {"work.1": WRITER + put(1, b"a") + bytes(5000), "work.read.": READER})
@@ -85,20 +85,20 @@ def test_zeros_behind_the_last_record_of_a_scroll_are_its_proper_end(
     assert caplog.records == []
 
 
-def test_no_word_of_an_item_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_of_items_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "work").write_bytes(addx(b"secret") + b"\x63secret")
     rows(slices_of(tmp_path))
     assert "secret" not in caplog.text
     assert caplog.text
 
 
-def test_whole_files_have_no_problem(tmp_path: Path) -> None:
+def test_complete_files_have_no_problem(tmp_path: Path) -> None:
     fill(tmp_path, {"work": A + B, "empty": b""})
     assert problems(slices_of(tmp_path)) == []
     assert table(tmp_path, view="errors") == []
 
 
-def test_damage_in_the_middle_is_said_once_however_the_file_is_split(tmp_path: Path) -> None:
+def test_damage_is_reported_once_however_the_file_is_split(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A + B + b"\x63" + A)
     file = slices_of(tmp_path / "work")[0].file
     parts = [FileSlice(file, 0, len(A)), FileSlice(file, len(A), file.size)]
@@ -107,7 +107,7 @@ def test_damage_in_the_middle_is_said_once_however_the_file_is_split(tmp_path: P
 
 
 class BadDisk(Disk):
-    """Sectors that cannot be read, from some offset on."""
+    """A disk whose sectors cannot be read, from some offset on."""
 
     def __init__(self, good: int) -> None:
         self._good = good
@@ -118,7 +118,7 @@ class BadDisk(Disk):
         return super().read(descriptor, offset, size)
 
 
-def test_a_file_that_cannot_be_read_is_said_and_others_are_read(
+def test_unreadable_file_is_reported_and_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path, {"large": A * 100, "work": A})
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_is_said_and_others_are_read(
     assert problem["problem"].startswith("Input/output error; copy the folder to a good disk")
 
 
-def test_a_folder_is_planned_though_its_files_cannot_be_read(tmp_path: Path) -> None:
+def test_folder_with_unreadable_files_is_planned(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A * 50_000)
     disk = BadDisk(0)
     [task] = plan_tasks(disk, planned_files(tmp_path, disk=disk), 1, 1)
@@ -139,7 +139,7 @@ def test_a_folder_is_planned_though_its_files_cannot_be_read(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["work", "work.1"])
-def test_large_items_that_are_not_wanted_make_few_batches(tmp_path: Path, name: str) -> None:
+def test_large_items_that_are_not_needed_make_few_batches(tmp_path: Path, name: str) -> None:
     items = [addx(b"x" * 70_000) if name == "work" else put(n + 1, b"x" * 70_000) for n in range(200)]
     (tmp_path / name).write_bytes((b"" if name == "work" else WRITER) + b"".join(items))
     schema = to_arrow_schema(StructType([RECORDS["offset"], RECORDS["data_bytes"]]), timezone="UTC")
@@ -152,7 +152,7 @@ def test_large_items_that_are_not_wanted_make_few_batches(tmp_path: Path, name: 
 # Between the planning and the reading.
 
 
-def test_a_file_that_grows_is_read_to_where_it_ended(tmp_path: Path) -> None:
+def test_growing_file_is_read_to_its_planned_end(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A)
     parts = slices_of(tmp_path)
     with (tmp_path / "work").open("ab") as file:
@@ -162,7 +162,7 @@ def test_a_file_that_grows_is_read_to_where_it_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("happens", ["erased", "packed", "the folder is removed"])
-def test_a_file_that_has_gone_is_said_and_nothing_of_another_is_read(tmp_path: Path, happens: str) -> None:
+def test_missing_file_is_reported_and_no_other_is_read(tmp_path: Path, happens: str) -> None:
     folder = tmp_path / "spool"
     folder.mkdir()
     (folder / "work").write_bytes(A)
@@ -180,7 +180,7 @@ def test_a_file_that_has_gone_is_said_and_nothing_of_another_is_read(tmp_path: P
     assert problem["problem"] == "the file is gone: it was packed or erased, or its queue was deleted"
 
 
-def test_a_file_that_is_cut_is_said(tmp_path: Path) -> None:
+def test_truncated_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A + B)
     parts = slices_of(tmp_path)
     os.truncate(tmp_path / "work", len(A))
@@ -190,8 +190,8 @@ def test_a_file_that_is_cut_is_said(tmp_path: Path) -> None:
     assert "became shorter after the reading was planned" in problem["problem"]
 
 
-def test_a_file_that_is_cut_and_written_again_is_not_taken_for_what_it_was(tmp_path: Path) -> None:
-    """So does a server that starts over a torn tail."""
+def test_file_truncated_and_written_again_is_reported(tmp_path: Path) -> None:
+    """A server that starts over an incomplete end also does this."""
     (tmp_path / "work").write_bytes(A + B[:-5])
     parts = slices_of(tmp_path)
     (tmp_path / "work").write_bytes(A + open_(1) * 40)
@@ -199,7 +199,7 @@ def test_a_file_that_is_cut_and_written_again_is_not_taken_for_what_it_was(tmp_p
     assert [problem["kind"] for problem in problems(parts)] == ["vanished"]
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_said_behind_the_rows_that_were_read(tmp_path: Path) -> None:
+def test_file_truncated_during_a_read_is_reported_after_its_rows(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A * 60_000)
     reading = SliceReader(to_arrow_schema(RECORDS, timezone="UTC"))
     batches = reading.records(slices_of(tmp_path))
@@ -210,16 +210,16 @@ def test_a_file_that_is_cut_while_it_is_read_is_said_behind_the_rows_that_were_r
     assert first.num_rows + sum(batch.num_rows for batch in batches) < 60_000
 
 
-# What a table is asked for.
+# Requests of Spark.
 
 
-def test_the_errors_view_has_the_columns_that_are_asked_for(tmp_path: Path) -> None:
+def test_errors_view_has_the_requested_columns(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A + B[:-1])
     asked = StructType([PROBLEMS["queue"], PROBLEMS["bytes_behind"]])
     assert table(tmp_path, view="errors", schema=asked) == [{"queue": "work", "bytes_behind": len(B) - 1}]
 
 
-def test_files_are_chosen_by_when_they_were_modified(tmp_path: Path) -> None:
+def test_files_are_chosen_by_modification_time(tmp_path: Path) -> None:
     for name, time in (("old", 1000), ("new", 3000)):
         (tmp_path / name).write_bytes(A)
         os.utime(tmp_path / name, (time, time))
@@ -228,7 +228,7 @@ def test_files_are_chosen_by_when_they_were_modified(tmp_path: Path) -> None:
     assert table(tmp_path, modifiedAfter="1970-01-01T00:50:00") == []
 
 
-def test_a_folder_that_cannot_be_listed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_cannot_be_listed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(disk: Disk, folder: bytes) -> list[bytes]:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
@@ -237,7 +237,7 @@ def test_a_folder_that_cannot_be_listed_is_a_sentence(tmp_path: Path, monkeypatc
         table(tmp_path)
 
 
-def test_a_large_file_that_has_gone_is_one_problem(tmp_path: Path) -> None:
+def test_missing_large_file_is_one_problem(tmp_path: Path) -> None:
     for name in ("work.1", "work"):
         (tmp_path / name).write_bytes(addx(b"x" * 1_000_000) * 4)
     reader = journal_reader(source(tmp_path, view="errors", partitionBytes="1MiB"))

@@ -1,4 +1,4 @@
-"""Record for record the table is what the formats say, however the files are split and whatever is asked for."""
+"""The table has exactly the records of the files, however they are split and whatever is requested."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def expected_of(path: Path) -> list[Row]:
 
 @pytest.mark.parametrize("folder", [*JOURNALS, *SCROLLS], ids=lambda path: f"{path.parent.name}/{path.name}")
 @pytest.mark.parametrize("payload", ["true", "false"])
-def test_of_recorded_files_there_are_all_records(folder: Path, payload: str) -> None:
+def test_recorded_files_have_all_their_records(folder: Path, payload: str) -> None:
     files: dict[str, list[Row]] = {}
     for row in table(folder, payload=payload):
         assert (row["server"], row["folder"]) == (str(folder), str(folder))
@@ -59,7 +59,7 @@ def test_of_recorded_files_there_are_all_records(folder: Path, payload: str) -> 
         assert files.get(name, []) == expected
 
 
-def test_the_recorded_files_have_rows_of_every_kind() -> None:
+def test_recorded_files_have_rows_of_every_kind() -> None:
     rows = [row for folder in (*JOURNALS, *SCROLLS) for row in table(folder, payload="false")]
     assert {"ADDX", "REMOVE", "ADD", "ADD_XID", "CONTINUE", "PUT", "READ_HEAD", "READ_DONE"} <= {
         row["op"] for row in rows
@@ -109,7 +109,7 @@ SCROLL_FILES = st.lists(PUTS | st.just(scroll.targets(1, b"x")), max_size=12).ma
 
 @contextmanager
 def planned(name: str, contents: bytes) -> Iterator[PlannedFile]:
-    """A file of that name, planned to be read."""
+    """Return the plan of a file of that name."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(contents)
@@ -125,7 +125,7 @@ def read_in_slices(file: PlannedFile, begins: list[int], names: list[str] | None
 
 
 def some_of(begins: list[int], dice: st.DataObject) -> list[int]:
-    """Where slices may begin: at 0, and where records do."""
+    """Return the places where slices may begin: 0, and the beginnings of records."""
     chosen = dice.draw(st.lists(st.sampled_from(begins), unique=True)) if begins else []
     return sorted({0, *chosen})
 
@@ -142,7 +142,7 @@ def check_rows(file: PlannedFile, begins: list[int], expected: list[Row], dice: 
 
 
 @given(JOURNAL_FILES, st.data())
-def test_any_journal_file_has_the_records_that_the_format_says_in_any_slices(
+def test_any_journal_file_has_the_records_of_the_format_in_any_slices(
     contents: bytes, dice: st.DataObject
 ) -> None:
     expected = journal_rows(contents)
@@ -154,27 +154,27 @@ def test_any_journal_file_has_the_records_that_the_format_says_in_any_slices(
 
 
 @given(SCROLL_FILES, st.booleans(), st.data())
-def test_any_scroll_file_has_the_records_that_the_format_says_in_any_slices(
+def test_any_scroll_file_has_the_records_of_the_format_in_any_slices(
     contents: bytes, is_reader: bool, dice: st.DataObject
 ) -> None:
     contents = (scroll.READER if is_reader else scroll.WRITER) + contents
     expected = scroll_rows(contents, is_reader=is_reader)
     with planned("work.read.x" if is_reader else "work.1", contents) as file:
-        items = [row["offset"] for row in expected if row["op"] == "PUT"]  # planning has found them good
+        items = [row["offset"] for row in expected if row["op"] == "PUT"]  # planning has checked them
         begins = [0] if is_reader else some_of(items, dice)
         check_rows(file, begins, expected, dice)
 
 
-# What planning makes of large files.
+# Plans of large files.
 
 
 def large_journal() -> tuple[bytes, list[Row]]:
-    """Some parts of a file, with records of many sizes and one that is larger than a part; and its rows."""
+    """Return some parts of a journal file, with records of many sizes and one larger than a part, and its rows."""
     contents, rows = [], []
     offset = 0
     for n, size in enumerate(SIZES):
         for record in (journal.addx(bytes([65 + n % 26]) * size, n), journal.open_(n)):
-            [row] = journal_rows(record)  # the plain reader is slow where a file is long
+            [row] = journal_rows(record)  # the reference reader is slow for long files
             rows.append({**row, "offset": offset})
             contents.append(record)
             offset += len(record)
@@ -182,7 +182,7 @@ def large_journal() -> tuple[bytes, list[Row]]:
 
 
 def large_scroll() -> tuple[bytes, list[Row]]:
-    """The same of a writer file."""
+    """Return some parts of a writer file, and its rows."""
     contents = scroll.WRITER + b"".join(
         (scroll.targets(0, b"x") if n % 5 == 0 else b"") + scroll.put(n + 1, bytes([65 + n % 26]) * size, n, n % 3)
         for n, size in enumerate(SIZES)
@@ -197,7 +197,7 @@ LARGE = {"work": large_journal(), "work.1": large_scroll()}
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize("most", [1, PART_BYTES // 3, PART_BYTES, 1 << 40])
 @pytest.mark.parametrize("payload", [True, False])
-def test_a_large_file_in_parts_of_any_size_has_all_its_records(
+def test_large_file_in_parts_of_any_size_has_all_its_records(
     tmp_path: Path, name: str, most: int, payload: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slices, "SMALLEST_BYTES", 1)

@@ -1,4 +1,4 @@
-"""The source as Spark finds it: its columns, what may be asked of them, and what a worker imports."""
+"""The source as Spark finds it: its columns, filters, and the imports of a worker."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def test_spark_finds_it_by_its_name() -> None:
     assert KestrelSource.name() == "kestrel"
 
 
-def test_what_a_worker_imports_has_no_twisted() -> None:
+def test_worker_does_not_import_twisted() -> None:
     code = "import sys, kestrel.spark.source; print([name for name in sys.modules if name.startswith('twisted')])"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout == "[]\n"
 
 
-def test_the_columns_are_those_of_the_view() -> None:
+def test_columns_are_those_of_the_view() -> None:
     assert source("/spool").schema() == RECORDS
     assert source("/spool", payload="false").schema().names == RECORDS.names[:-1]
     assert source("/spool", view="errors").schema() == PROBLEMS
@@ -49,12 +49,12 @@ def test_the_columns_are_those_of_the_view() -> None:
         (RECORDS["op"], {"view": "errors"}, r"there is no column op: the columns are server"),
     ],
 )
-def test_a_column_that_is_not_there_so_is_named(field: StructField, options: dict[str, str], sentence: str) -> None:
+def test_unknown_column_is_named(field: StructField, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceFailed, match=sentence):
         source("/spool", **options).reader(StructType([field]))
 
 
-def test_filters_are_taken_over_only_where_the_option_says_so() -> None:
+def test_filters_are_pushed_only_with_the_option() -> None:
     """Spark refuses a source that has `pushFilters` unless its own setting allows it."""
     plain, pushing = source("/spool").reader(RECORDS), source("/spool", filterPushdown="true").reader(RECORDS)
     assert type(plain) is JournalReader and type(pushing) is FilteringReader
@@ -62,7 +62,7 @@ def test_filters_are_taken_over_only_where_the_option_says_so() -> None:
     assert type(errors) is JournalReader
 
 
-def test_where_there_is_nothing_to_read_a_task_reads_nothing(tmp_path: Path) -> None:
+def test_task_without_files_reads_nothing(tmp_path: Path) -> None:
     reader = journal_reader(source(tmp_path))
     assert reader.partitions() == []
     assert list(reader.read(InputPartition(None))) == []  # Spark makes one then

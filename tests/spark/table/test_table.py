@@ -1,4 +1,4 @@
-"""``spark.read.format("kestrel")``: found without a registration, and read by Spark itself."""
+"""``spark.read.format("kestrel")``, found without a registration, and read by Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.scroll.handwritten import READER, WRITER, put, targets
 from tests.tools.tool_processes import fill
 
 
-def test_a_folder_of_journals_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_folder_of_journals_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(addx(b"hello") + open_(7) + addx(b"you"))
     table = spark.read.format("kestrel").load(str(tmp_path))
     rows = table.select("server", "queue", "offset", "op", "xid", "data_bytes", "data").collect()
@@ -25,7 +25,7 @@ def test_a_folder_of_journals_is_a_table(spark: SparkSession, tmp_path: Path) ->
     ]
 
 
-def test_servers_named_by_a_pattern_and_a_large_file_are_read_by_several_tasks(
+def test_several_tasks_read_servers_of_a_pattern_and_a_large_file(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     for server in ("s1", "s2"):
@@ -40,7 +40,7 @@ def test_servers_named_by_a_pattern_and_a_large_file_are_read_by_several_tasks(
     assert [row["item_id"] for row in table.filter("item_id IS NOT NULL").collect()] == [1]
 
 
-def test_what_is_wrong_is_a_table_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_problems_are_a_table(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(addx(b"hello") + addx(b"you")[:-1])
     load = spark.read.format("kestrel")
     assert load.load(str(tmp_path)).count() == 1
@@ -52,7 +52,7 @@ def test_what_is_wrong_is_a_table_too(spark: SparkSession, tmp_path: Path) -> No
         spark.read.format("kestrel").option("pajload", "false").load(str(tmp_path))
 
 
-def test_filters_find_the_same_rows_taken_over_and_not_and_need_no_setting_where_they_are_not(
+def test_pushed_filters_find_the_same_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     fill(tmp_path, {"work": addx(b"hello") + open_(7) + addx(b"you", 9), "other": addx(b"x", 9)})
