@@ -22,13 +22,6 @@ class SlowServer(ThreadedServer):
         self.manager.memory_limit = limit
         self.end_threads()
 
-    def end_threads(self) -> None:
-        """Run all pending thread work, including work that it starts."""
-        self.settle()
-        while len(self.threads):
-            self.threads.run_all()
-            self.settle()
-
     def ask(self, client: MemoryClient, request: bytes) -> bytes:
         """Send a request, run everything that it starts, and return the reply."""
         client.send(request)

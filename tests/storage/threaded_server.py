@@ -29,3 +29,10 @@ class ThreadedServer(MemoryServer):
         options = {"reserve_bytes": 1000, "now_ms": self.now_ms, "disk": self.disk, **options}
         storage = make_storage(os.fsencode(folder), clock, self.threads, **options)
         super().__init__(storage, config=config, clock=clock)
+
+    def end_threads(self) -> None:
+        """Run all pending thread work, including work that it starts."""
+        self.settle()
+        while len(self.threads):
+            self.threads.run_all()
+            self.settle()
