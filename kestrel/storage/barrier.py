@@ -91,7 +91,6 @@ class Batch:
         for call in listeners or ():
             call()
 
-
     def settle_with(self, other: Batch) -> None:
         """Settle this batch in the same way as `other`, once that is settled."""
         other.when_settled(lambda: self.settle(other.failure))

@@ -31,7 +31,6 @@ def _has_zookeeper(test: pytest.Function) -> bool:
     return "zookeeper" in test.fixturenames or not _RUN_ONE.isdisjoint(vars(test.module))
 
 
-
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
     """Return a ZooKeeper that all tests of a process share. Each test has its own path, and none may kill it."""

@@ -121,8 +121,6 @@ def test_unreachable_zookeeper_is_reported_with_the_reason() -> None:
         assert follower.members is None
 
 
-
-
 class Interrupted(Exception):
     pass
 

@@ -168,7 +168,6 @@ def parse_scroll_file_name(disk: Disk, folder: bytes, file_name: bytes) -> tuple
     return file.stem, parent, _queue_file(names, file.stem, parent, file.part, file_name)
 
 
-
 class QueueRecord(NamedTuple):
     """A record, with its meaning after the records before it."""
 
