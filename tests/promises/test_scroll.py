@@ -131,6 +131,31 @@ def test_failed_write_affects_only_its_parent_and_children(server: ScrollServer,
     assert items(client, b"a") == items(client, b"a+x") == [b"before", b"after"]
 
 
+@pytest.mark.parametrize(
+    ("creates", "puts", "replies"),
+    [
+        (set_(b"work+a", b"1"), set_(b"work", b"2"), [b"SERVER_ERROR", b"SERVER_ERROR"]),
+        (b"get work+a\r\n", set_(b"work", b"2"), [b"SERVER_ERROR", b"SERVER_ERROR"]),
+        (b"get work+a\r\n", set_(b"work+b", b"2"), [b"SERVER_ERROR", b"STORED"]),
+    ],
+)
+def test_put_is_in_no_queue_if_its_child_cannot_be_created(
+    creates: bytes, puts: bytes, replies: list[bytes], tmp_path: Path
+) -> None:
+    server = ScrollServer(tmp_path / "queues", "[default]\nsyncJournal = 0\n")
+    client = server.connect()
+    assert client.ask(b"get work+b\r\n") == END
+    put(client, b"work", b"old")
+    server.stand_still = True
+    client.send(creates + puts)
+    server.settle()
+    server.disk.fail("sync", errno.EIO, times=1)
+    server.stand_still = False
+    assert [line.split()[0] for line in client.take().splitlines()] == replies
+    found = [items(client, name) for name in (b"work", b"work+a", b"work+b")]
+    assert found == [[b"old"], [], [b"old", b"2"] if STORED.strip() in replies else [b"old"]]
+
+
 # After a restart.
 
 

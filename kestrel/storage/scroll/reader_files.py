@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -35,14 +35,15 @@ log = Logger(__name__)
 class ReaderFileCreation:
     """The queues whose reader files are being created, and the commits that wait for these files.
 
-    `created` is called when a file exists, and `creation_failed` when it cannot be created.
+    All commits of the journal wait, because an item of a new queue may also be for other queues, and is refused if the
+    file cannot be created. `created` is called when a file exists, and `creation_failed` when it cannot be created.
     """
 
     def __init__(
         self,
         resources: FolderResources,
         created: Callable[[ScrollQueue], None],
-        creation_failed: Callable[[ScrollQueue, str], None],
+        creation_failed: Callable[[ScrollQueue, QueueFailed], None],
     ) -> None:
         self._resources = resources
         self._created = created
@@ -85,19 +86,19 @@ class ReaderFileCreation:
         writing = resources.jobs.run(write, resources.disk, queue.file.path, contents, resources.numbers.next())
         writing.addCallback(self._publish, queue, len(contents)).addErrback(self._failed, queue)
 
-    def wait_for(self, queue: ScrollQueue) -> Deferred[None] | None:
-        """Return None if the queue's file is not being created, or a Deferred that fires when it exists.
-
-        The Deferred fails with `QueueFailed` if the file cannot be created.
+    def wait_for(self, journal: ScrollJournal) -> Deferred[Any] | None:
+        """Return None, or a Deferred that fires when the reader files of the journal that are now being created exist,
+        or cannot be created.
         """
-        if queue not in self._waiting:
-            return None
-        created: Deferred[None] = Deferred()
-        self._waiting[queue].append(created)
-        return created
+        created: list[Deferred[None]] = []
+        for queue, waiting in self._waiting.items():
+            if queue.journal is journal:
+                created.append(Deferred())
+                waiting.append(created[-1])
+        return DeferredList(created) if created else None
 
     def _publish(self, temporary: bytes, queue: ScrollQueue, size: int) -> None:
-        """Rename a temporary reader file to its final name and fire the waiting commits. Raises OSError."""
+        """Rename a temporary reader file to its final name. Raises OSError."""
         disk = self._resources.disk
         with erased_on_error(disk, [temporary]):
             if queue.failure is None:
@@ -116,8 +117,8 @@ class ReaderFileCreation:
         error = QueueFailed(f"the queue cannot be created: {reason_of(cause)}")
         log.error("Queue {queue}: {reason}", queue=show_name(queue.name), reason=str(error))
         if queue.failure is None:
-            self._creation_failed(queue, str(error))
-        fire_all(self._waiting.pop(queue), error)
+            self._creation_failed(queue, error)
+        fire_all(self._waiting.pop(queue))
 
 
 class Deletions:

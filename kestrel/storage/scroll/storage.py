@@ -98,7 +98,7 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance]):
         self._deletions = Deletions(
             resources, lambda stem: stem in self._units or stem in self._failed, self._erase_names
         )
-        self._reader_files = ReaderFileCreation(resources, self._reader_file_created, self._remove_reader)
+        self._reader_files = ReaderFileCreation(resources, self._reader_file_created, self._creation_failed)
 
     # Start and stop.
 
@@ -309,6 +309,16 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance]):
         queue.journal.names += 1
         self._deletions.erase_unneeded_marks(queue.journal)
 
+    def _creation_failed(self, queue: ScrollQueue, error: QueueFailed) -> None:
+        """Remove a queue whose reader file cannot be created. If it has got items, the whole family fails with it.
+
+        These items may be in other queues, too, and their puts are refused.
+        """
+        if queue.last_id:
+            self._kill(queue.journal, error)
+        else:
+            self._remove_reader(queue, str(error))
+
     def _serve(self, journal: ScrollJournal, queue: ScrollQueue) -> ScrollQueue:
         """Start the background work for a new reader of a journal. Return the queue."""
         journal.names += 1
@@ -493,7 +503,7 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance]):
             if queue.is_deleted:
                 outcome = self._commit_deletion(queue, self._deletions.take_sync(queue))
             else:
-                outcome = self._reader_files.wait_for(queue)
+                outcome = self._reader_files.wait_for(queue.journal)
                 if outcome is not None:
                     outcome.addCallback(self._commit_created, queue)
                 elif queue.failure is not None:
@@ -508,8 +518,12 @@ class ScrollStorage(FolderStorage[ScrollJournal, ScrollMaintenance]):
                 pending.append((group, outcome))
         return pending
 
-    def _commit_created(self, _: None, queue: ScrollQueue) -> Deferred[Any] | None:
-        return None if queue.is_deleted else self._commit_unit(queue.journal, [queue])
+    def _commit_created(self, _: object, queue: ScrollQueue) -> Deferred[Any] | None:
+        if queue.is_deleted:
+            return None
+        if queue.failure is not None:
+            return fail(QueueFailed(queue.failure))
+        return self._commit_unit(queue.journal, [queue])
 
     def _write_changes(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> None:
         self._disk_reserve.run_with_reserve(journal.write)

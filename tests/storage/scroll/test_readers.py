@@ -12,7 +12,7 @@ from kestrel.errors import QueueFailed
 from kestrel.scroll.reader_file import DELETED_STATE
 from tests.scroll.handwritten import DELETED, put, read_done, read_head, reader_file, sealed, targets, writer_file
 from tests.scroll.independent import queues_in
-from tests.scroll.storages import FAMILY, PERIODIC, SYNCED, Opener, Scrolls, WatchedDisk
+from tests.scroll.storages import FAMILY, PERIOD_S, PERIODIC, SYNCED, Opener, Scrolls, WatchedDisk
 
 FIRST = "work.1700000000000"
 NEW_READER = reader_file(0)
@@ -124,14 +124,18 @@ def test_queue_is_created_while_the_disk_is_full(start: Opener) -> None:
 
 
 def test_new_child_is_durable_after_folder_sync_during_its_creation(start: Opener) -> None:
-    scrolls, parent = start.queue(b"a", settings=SYNCED)
-    child = scrolls.queue(b"work+x")
+    scrolls, parent = start.queue(b"a", settings=PERIODIC)
     scrolls.put(parent, b"b")
-    outcomes = scrolls.begin_commit(parent)
-    scrolls.threads.run_newest()
-    assert (outcomes, len(scrolls.threads)) == ([None], 1)
+    assert scrolls.begin_commit(parent) == []
+    child = scrolls.queue(b"work+x")
+    scrolls.clock.advance(PERIOD_S)
+    scrolls.threads.run_newest()  # the sync
+    assert len(scrolls.threads) == 1
     scrolls.threads.run_all()
-    scrolls.put_and_commit(child, b"c")
+    scrolls.put(child, b"c")
+    scrolls.begin_commit(child)
+    scrolls.clock.advance(PERIOD_S)
+    scrolls.threads.run_all()
     assert start.power_failed(scrolls).data(b"work+x")[-1:] == [b"c"]
 
 
