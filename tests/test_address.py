@@ -46,5 +46,5 @@ def test_address_is_formatted_as_written(text: str) -> None:
         (UNIXAddress(None), "a Unix socket"),
     ],
 )
-def test_address_of_a_socket_is_shown_as_a_client_writes_it(address: object, shown: str) -> None:
+def test_socket_address_is_shown_as_clients_write_it(address: object, shown: str) -> None:
     assert show_address(address) == shown

@@ -152,7 +152,7 @@ def test_the_details_of_a_queue(admin: Admin) -> None:
         ("a\u202eb".encode(), r"a\xe2\x80\xaeb"),
     ],
 )
-def test_every_reply_escapes_a_name_and_its_bytes_find_the_queue(name: bytes, shown: str) -> None:
+def test_replies_escape_names_and_bytes_find_queues(name: bytes, shown: str) -> None:
     admin = Admin()
     path = f"/api/queue/{quote_from_bytes(name)}"
     assert admin.get(path).error == f"there is no queue {shown}"
@@ -166,7 +166,7 @@ def test_every_reply_escapes_a_name_and_its_bytes_find_the_queue(name: bytes, sh
     assert admin.post(f"{path}/delete").json == {"done": f"{shown} was deleted"}
 
 
-def test_a_request_for_an_alias_explains_that_it_has_no_items() -> None:
+def test_request_for_alias_explains_absence_of_items() -> None:
     reply = Admin("[[aliases]]\nname = 'al'\ndestinationQueues = ['work']").get("/api/queue/al")
     assert (reply.status, reply.error) == (404, "al is an alias, which has no items of its own")
 

@@ -90,7 +90,7 @@ def test_a_gap_of_more_than_an_hour_clears_the_history() -> None:
     assert of(admin, "work")["items"] == [None] * (SAMPLES - 1) + [1]
 
 
-def test_a_queue_made_again_has_no_rate_in_its_first_sample() -> None:
+def test_recreated_queue_has_no_rate_in_first_sample() -> None:
     admin = started()
     admin.send(set_(b"work", b"1") * 5)
     admin.advance(10)
@@ -172,7 +172,7 @@ def test_an_unfinished_sample_is_not_shown() -> None:
     assert history.series([b"0"])[b"0"]["items"] == [1] * (SAMPLES - 1) + [0]
 
 
-def test_a_queue_that_is_deleted_while_a_sample_is_taken_counts_once() -> None:
+def test_queue_deleted_during_sample_counts_once() -> None:
     history, client = sampled(MemoryServer())
     for goes in (b"0", b"199"):
         steps = history.sampling()
@@ -212,7 +212,7 @@ def pieces_of(history: StatsHistory, *names: str) -> Iterator[bytes]:
     return iter(told(history, nobody, asked).pieces)
 
 
-def test_history_of_many_queues_is_sent_one_queue_at_a_time() -> None:
+def test_history_is_sent_one_queue_at_a_time() -> None:
     history, _ = sampled(MemoryServer())
     take(history)
     names = [str(number) for number in range(100)]
@@ -222,7 +222,7 @@ def test_history_of_many_queues_is_sent_one_queue_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("told_before", [1, 2])
-def test_all_queues_of_a_slow_history_response_end_at_its_end_time(told_before: int) -> None:
+def test_slow_history_response_has_one_end_time(told_before: int) -> None:
     server = MemoryServer()
     history, _ = sampled(server)
     take(history)

@@ -198,7 +198,7 @@ def test_goals_are_compared_in_items(
     assert [(goal.wanted, goal.is_seen) for goal in judged] == wanted
 
 
-def test_backlog_is_compared_with_the_empty_queue_of_the_same_rounds() -> None:
+def test_backlog_is_compared_with_empty_queue_per_round() -> None:
     pure = {"kestrel, pure": 4}
     empty = measured(case_named("backlog 0"), {"kestrel": 100, **pure}, {"kestrel": 10, **pure})
     full = measured(case_named("backlog 1,000,000"), {"kestrel": 90, "kestrel, pure": 3}, {"kestrel": 7, **pure})
@@ -230,7 +230,7 @@ def test_remaining_time_is_that_of_the_remaining_steps() -> None:
     assert clock.left() == ", 20 s left"
 
 
-def test_picture_has_a_panel_for_each_axis_and_a_curve_for_each_pair() -> None:
+def test_picture_has_panel_per_axis_and_curve_per_pair() -> None:
     seen = [
         measured(case_named(name), {"kestrel": 30, "redis": 20, "beanstalkd": 1, CEILING: 1000})
         for name in ("connections 10", "connections 50", "sync each reply")

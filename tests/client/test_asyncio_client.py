@@ -172,7 +172,7 @@ def test_an_unused_connection_that_has_ended_is_replaced() -> None:
         assert asyncio.run(main(server.address)) == [True, True]
 
 
-def test_a_request_that_was_not_sent_to_its_end_is_certainly_not_carried_out() -> None:
+def test_incompletely_sent_request_is_certainly_not_executed() -> None:
     async def main(address: str) -> None:
         async with AsyncClient(address, timeout_s=PATIENCE_S) as client:
             with pytest.raises(CannotConnect, match="while the request was being sent"):

@@ -390,7 +390,7 @@ def test_requests_fail_with_these_errors(case: Failure) -> None:
 
 
 @pytest.mark.parametrize("play", UNKNOWN.values(), ids=list(UNKNOWN))
-def test_items_after_a_refusal_are_uncertain_unless_it_closes_the_connection(play: Connection) -> None:
+def test_items_after_nonclosing_refusal_are_uncertain(play: Connection) -> None:
     with client_of([play], UNREACHABLE, timeout_s=0.1) as client, pytest.raises(ConnectionFailed) as raised:
         client.put_many("work", [b"a", b"b"])
     assert not isinstance(raised.value, CannotConnect)

@@ -128,7 +128,7 @@ def test_confirm_uses_another_connection_if_its_own_has_ended(calls: ThriftCalls
 @pytest.mark.parametrize(
     ("confirmed", "result"), [(1, nullcontext()), (0, pytest.raises(ConnectionFailed))], ids=["is open", "is not open"]
 )
-def test_unanswered_confirm_is_repeated_and_fails_if_the_read_is_not_open(
+def test_unanswered_confirm_is_repeated_and_may_fail(
     calls: ThriftCalls, reply: Replies, confirmed: int, result: AbstractContextManager[object]
 ) -> None:
     taken, held = calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)

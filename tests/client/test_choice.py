@@ -76,7 +76,7 @@ def test_answer_ends_the_pause(clock: Clock) -> None:
     assert {choice.next() for _ in range(50)} == {"a", "b", "c"}
 
 
-def test_if_all_servers_failed_the_first_to_end_its_pause_is_asked(clock: Clock) -> None:
+def test_first_server_to_end_pause_is_tried(clock: Clock) -> None:
     choice = make_random(clock)
     for server in ("b", "a", "c"):
         choice.failed(server)
@@ -131,7 +131,7 @@ def test_results_of_removed_servers_are_ignored(clock: Clock) -> None:
     assert choice.next() == "a"
 
 
-def test_gets_stay_with_a_remaining_server_and_leave_a_removed_one(clock: Clock) -> None:
+def test_gets_leave_only_removed_servers(clock: Clock) -> None:
     choice = make_staying(clock, gets_per_server=5)
     server = choice.next()
     others = [other for other in SERVERS if other != server]

@@ -148,7 +148,7 @@ def test_no_request_is_sent_after_a_refusal(wire: Wire) -> None:
     ],
     ids=["closing refusal", "other refusal", "other refusal, broken connection", "part of a reply"],
 )
-def test_requests_after_a_refusal_are_certainly_not_executed_only_if_it_closes(
+def test_requests_after_closing_refusal_are_certainly_not_executed(
     wire: Wire, received: bytes, reason: Exception, error: type[Exception]
 ) -> None:
     asked = wire.pipeline.ask_all([CALLS.put(b"work", data) for data in (b"a", b"b", b"c")])

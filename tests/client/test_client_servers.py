@@ -88,7 +88,7 @@ def test_client_connects_only_when_needed() -> None:
     assert World().attempts() == [0]
 
 
-def test_puts_share_a_connection_and_do_not_wait_for_each_other(world: World) -> None:
+def test_puts_share_a_connection_without_waiting(world: World) -> None:
     puts = [world.begin(world.client.put("work", b"%d" % number)) for number in range(100)]
     assert all(map(world.result, puts))
     assert world.attempts() == [1]
@@ -278,7 +278,7 @@ def test_bad_request_does_not_fail_requests_after_it(world: World) -> None:
     assert world.attempts() == [2]
 
 
-def test_read_only_server_serves_gets_and_gives_the_reason_to_puts(world: World) -> None:
+def test_read_only_server_serves_gets_and_explains_refused_puts(world: World) -> None:
     world.have_put(0, b"a", b"b", b"c")
     world.run(world.client.version())
     world.refuse_writes(0)

@@ -160,7 +160,7 @@ def test_empty_set_is_named_in_the_error(world: World) -> None:
         world.run(world.client.stats())
 
 
-def test_puts_use_the_write_set_gets_the_read_set_and_status_both(world: World) -> None:
+def test_puts_and_gets_use_their_own_sets(world: World) -> None:
     world.become(0, writes=[1])
     assert world.run(world.client.put("work", b"a"))
     assert world.run(world.client.get("work")) is None
@@ -191,7 +191,7 @@ def test_connections_of_a_removed_server_end(world: World) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["memcache", "thrift"])
-def test_item_of_a_removed_server_is_confirmed_and_its_connection_ends(
+def test_item_of_removed_server_is_confirmed_before_disconnect(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(monkeypatch, protocol)
@@ -208,7 +208,7 @@ def test_item_of_a_removed_server_is_confirmed_and_its_connection_ends(
     assert world.run(world.client.get("work")) is None
 
 
-def test_thrift_item_of_a_removed_server_is_confirmed_on_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thrift_item_of_removed_server_is_confirmed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "thrift")
     world.become(0)
     world.run(world.client.put("work", b"a"))
@@ -272,7 +272,7 @@ def test_waiting_get_finds_a_new_server(world: World) -> None:
     assert world.connections()[0] == 0
 
 
-def test_request_waiting_for_a_connection_of_a_removed_server_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_waiting_for_removed_server_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     world.client = Client(world.reactor, SETS, timeout_s=TIMEOUT_S, max_connections=2)
     world.become(0)
@@ -381,7 +381,7 @@ def test_close_fails_requests_that_wait_for_members(world: World) -> None:
     assert not world.reactor.getDelayedCalls()
 
 
-def test_close_of_a_client_that_follows_nothing_waits_for_no_thread(world: World) -> None:
+def test_close_without_server_set_waits_for_no_thread(world: World) -> None:
     closing = world.network.begin(world.client.close())
     assert closing.called
 
@@ -407,7 +407,7 @@ def test_member_that_cannot_be_used_costs_no_item(world: World, monkeypatch: pyt
     assert world.run(world.client.get("work", timeout=1)) == b"c"
 
 
-def test_request_that_fails_because_of_close_does_not_move_to_a_new_member(world: World) -> None:
+def test_request_failed_by_close_does_not_move(world: World) -> None:
     world.become(0)
     waiting = world.begin(world.client.get("work", timeout=60))
     world.have_put(1, b"kept")

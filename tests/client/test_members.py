@@ -230,7 +230,7 @@ def test_item_of_a_removed_server_is_confirmed(client: BlockingClient, sets: Fak
         one.wait_until_over()
 
 
-def test_thrift_item_of_a_removed_server_is_confirmed_on_another_connection(
+def test_thrift_item_of_removed_server_is_confirmed_elsewhere(
     servers: list[Server], sets: FakeSets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = [f"127.0.0.1:{server.port_of('thrift')}" for server in servers]

@@ -159,7 +159,7 @@ def test_invalid_list_of_items_is_rejected(items: bytes) -> None:
         answered(ThriftCalls().get(b"work", 1), message(b"get", binary.REPLY, b"\x0f\0\0" + items))
 
 
-def test_frame_that_is_too_long_is_rejected_before_it_is_complete() -> None:
+def test_too_long_frame_is_rejected_before_completion() -> None:
     call, buffer = ThriftCalls(max_frame_bytes=100).version(), ReceiveBuffer()
     buffer.receive((100).to_bytes(4, "big"))
     assert call.read(buffer) is NOT_YET
@@ -271,7 +271,7 @@ ADDED, EXPIRES = binary.i64_field(3, 1000), binary.i64_field(4, 2000)
     ],
     ids=["usual", "reversed", "more", "other type", "no times", "no data"],
 )
-def test_items_of_a_range_are_read_in_any_order_of_fields(fields: list[bytes], item: RangeItem) -> None:
+def test_range_items_accept_any_field_order(fields: list[bytes], item: RangeItem) -> None:
     second = b"".join([binary.i64_field(1, 8), ITS_DATA, ADDED, EXPIRES, binary.END])
     items = binary.list_field(0, binary.STRUCT, 2) + b"".join(fields) + binary.END + second + binary.END
     call = ThriftCalls().read_range(b"work", b"spark", 7, 9, 0)

@@ -142,7 +142,7 @@ def test_invalid_arguments_are_reported(arguments: list[str], said: str) -> None
     assert (status, shown) == (2, "") and said in err and "secret" not in err and "Traceback" not in err
 
 
-def test_server_set_of_the_environment_may_have_commas_and_spaces_around_it() -> None:
+def test_environment_server_set_allows_commas_and_spaces() -> None:
     with own_port() as port:
         _, _, said = run(f" zk://127.0.0.1:{port},localhost:{port}/k\n", "--timeout", "100ms", "status")
         assert f"zk://127.0.0.1:{port},localhost:{port}/k: Connection refused" in said

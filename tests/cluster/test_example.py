@@ -83,7 +83,7 @@ def kestrel_cli(processes: Processes, *arguments: str) -> str:
 
 
 @pytest.mark.needs("java")
-def test_one_command_starts_a_cluster_and_a_signal_stops_it_in_order(processes: Processes) -> None:
+def test_command_starts_cluster_and_signal_stops_it(processes: Processes) -> None:
     with own_port() as zookeeper, ports_for(2) as base:
         example = Example(processes, "--servers", "2", "--zookeeper-port", str(zookeeper), "--base-port", str(base))
         example.says("Ctrl-C stops everything")

@@ -59,7 +59,7 @@ def test_killed_server_is_not_listed_twice(
         await_members(zookeeper, prefix, {port: "ReadOnly"})
 
 
-def test_sets_are_left_at_once_and_commands_refused_after_the_grace_period(
+def test_sets_are_left_before_commands_are_refused(
     processes: Processes, zookeeper: ZooKeeper, prefix: str
 ) -> None:
     server = processes.serve('statusChangeGracePeriod = "1h"\n' + SERVED + config(zookeeper, prefix))

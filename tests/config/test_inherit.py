@@ -110,7 +110,7 @@ TABLES_BY_QUEUE = {
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(("default", "work", "work+audit", "lone+child", "+x"), queue_overrides)))
-def test_each_setting_has_the_value_of_the_nearest_table_that_sets_it(tables: dict[str, dict[str, Any]]) -> None:
+def test_setting_comes_from_nearest_table(tables: dict[str, dict[str, Any]]) -> None:
     overrides = {name.encode(): QueueOverrides(values) for name, values in tables.items()}
     default = overrides.pop(b"default")
     settings_for = QueueSettingsResolver(Config(default=default, queues=overrides)).settings_for

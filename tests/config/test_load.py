@@ -294,7 +294,7 @@ def test_each_queue_that_is_its_own_error_queue_is_reported() -> None:
     ]
 
 
-def test_an_alias_and_a_queue_may_share_a_name_but_two_aliases_may_not() -> None:
+def test_alias_may_share_name_with_queue_but_not_alias() -> None:
     loads(alias("a", "b") + queue("a"))
     assert problems_of(alias("a", "b") + alias("a", "c")) == (
         'aliases["a"].name: another [[aliases]] table has that name',
@@ -328,7 +328,7 @@ def test_a_folder_cannot_be_loaded(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_file_that_is_not_utf8_is_reported_with_the_line(tmp_path: Path) -> None:
+def test_non_utf8_file_is_reported_with_line(tmp_path: Path) -> None:
     path = tmp_path / "latin1.toml"
     path.write_bytes(b'a = 1\nname = "Gr\xf6\xdfe"\n')
     with pytest.raises(ConfigError, match="line 2: not UTF-8"):

@@ -17,7 +17,7 @@ def log_in(driver: Browser, token: str) -> None:
     driver.one("#login-do").click()
 
 
-def test_a_token_makes_the_user_an_administrator_until_the_log_out(driver: Browser, server: FakeServer) -> None:
+def test_token_grants_administration_until_logout(driver: Browser, server: FakeServer) -> None:
     server.token, server.queues = TOKEN, [FakeQueue(b"work", items=30)]
     driver.open_dashboard(server.url, "#/queue/work")
     driver.wait_until(lambda: driver.is_seen("#queue-reason"), "the reason why nothing can be changed")

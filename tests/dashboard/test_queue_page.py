@@ -242,7 +242,7 @@ def test_items_are_moved_with_progress_until_they_are_stopped(driver: Browser, s
     assert driver.console_errors() == []
 
 
-def test_a_number_of_items_is_moved_and_a_waiting_move_has_its_reason(driver: Browser, server: FakeServer) -> None:
+def test_items_move_and_waiting_move_shows_reason(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(b"errors", items=30), FakeQueue(b"\xff+")]
     open_queue(driver, server, "errors")
     driver.one("#move-to").send_keys(r"\xff+")
@@ -293,7 +293,7 @@ def test_strange_name_is_shown_unchanged_and_its_bytes_are_encoded(
 OTHER_BACKSLASHES = [r"a\b\x\xG0", "a\\", r"a\\\xff", r"a\\xff"]
 
 
-def test_path_of_a_shown_name_has_the_bytes_of_the_name(driver: Browser, server: FakeServer) -> None:
+def test_path_of_shown_name_has_original_bytes(driver: Browser, server: FakeServer) -> None:
     driver.open_dashboard(server.url)
     shown = [*(show_name(bytes([byte])) for byte in range(256)), show_name("列\U0001f426".encode()), *OTHER_BACKSLASHES]
     encoded = driver.evaluate("queue_names.js", "args.map(it.encodeName)", *shown)

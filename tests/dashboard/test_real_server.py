@@ -34,7 +34,7 @@ def test_queue_is_listed_opened_and_flushed(driver: Browser, processes: Processe
     assert driver.console_errors() == []
 
 
-def test_an_item_is_put_and_moved_and_its_reader_is_listed(driver: Browser, processes: Processes) -> None:
+def test_item_is_put_moved_and_its_reader_listed(driver: Browser, processes: Processes) -> None:
     server = processes.serve()
     with server.connect() as client:
         client.put(b"errors", b"first")

@@ -96,7 +96,7 @@ def test_totals_are_those_of_the_shown_queues(driver: Browser, server: FakeServe
     assert driver.text_of("#queues-count") == "2 of 3 queues"
 
 
-def test_filter_finds_parts_of_names_and_reports_if_there_are_none(driver: Browser, server: FakeServer) -> None:
+def test_filter_finds_name_parts_or_reports_none(driver: Browser, server: FakeServer) -> None:
     server.queues = [FakeQueue(name) for name in (b"news", b"news+mail", b"work")]
     driver.open_dashboard(server.url)
     driver.press("/")  # the key that focuses the filter

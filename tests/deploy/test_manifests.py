@@ -66,7 +66,7 @@ def test_container_serves_its_ports_with_the_configuration_of_the_image(processe
     assert instructions("EXPOSE") == [" ".join(map(str, PORTS.values()))]
 
 
-def test_image_is_built_from_files_that_exist_and_are_not_ignored() -> None:
+def test_image_uses_existing_files_that_are_not_ignored() -> None:
     sources = [words[:-1] for line in instructions("COPY") if not (words := shlex.split(line))[0].startswith("--from")]
     ignored = [line for line in (ROOT / ".containerignore").read_text().split("\n") if line and line[0] != "#"]
     kept = {line[1:] for line in ignored if line[0] == "!"}
@@ -75,7 +75,7 @@ def test_image_is_built_from_files_that_exist_and_are_not_ignored() -> None:
     assert all((ROOT / path).exists() for path in kept)
 
 
-def test_image_has_the_sources_that_the_build_of_the_package_reads() -> None:
+def test_image_has_all_sources_of_the_build() -> None:
     manifest = re.findall(r"^(?:include|graft) (.*)$", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE)
     kept = {path for line in instructions("COPY") for path in shlex.split(line)[:-1]}
     assert {"kestrel", "pyspark_kestrel", "twisted", "tap-configs", "docs/package.md"} <= kept

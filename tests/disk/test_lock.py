@@ -63,7 +63,7 @@ def test_a_second_owner_in_the_same_process_is_refused(path: bytes) -> None:
     lock.release()
 
 
-def test_refusal_of_a_second_owner_names_the_process_of_the_first(
+def test_refusal_of_second_owner_names_first_process(
     path: bytes, owner: Child[str]
 ) -> None:
     with pytest.raises(FolderInUse, match=rf"\b{owner.pid}\b"):

@@ -42,13 +42,13 @@ def test_everything_from_the_damage_on_is_copied_and_cut(tmp_path: Path) -> None
     assert Path(copy.decode()).read_bytes() == DAMAGE + C
 
 
-def test_the_copy_is_in_the_same_folder_and_named_after_its_file(tmp_path: Path) -> None:
+def test_copy_is_in_damaged_folder_and_named_after_file(tmp_path: Path) -> None:
     copy = Path(repaired(tmp_path, A + DAMAGE, name="work.1000").decode())
     assert copy.parent == tmp_path / ".kestrel" / "damaged"
     assert copy.name.startswith("work.1000")
 
 
-def test_a_file_whose_first_record_is_damaged_is_moved_and_not_cut(tmp_path: Path) -> None:
+def test_file_with_damaged_first_record_is_moved(tmp_path: Path) -> None:
     disk = FaultyDisk()
     copy = repaired(tmp_path, DAMAGE + A + B, disk)
     assert files_of(tmp_path) == {}
@@ -76,7 +76,7 @@ def test_two_files_moved_at_the_same_time_are_both_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("calls", range(16))
 @pytest.mark.parametrize("whole_machine", [False, True], ids=["the process", "the machine"])
-def test_a_kill_at_any_step_leaves_every_byte_in_a_file(
+def test_kill_at_any_step_preserves_every_byte(
     tmp_path: Path, calls: int, whole_machine: bool
 ) -> None:
     folder = tmp_path / "queues"
@@ -113,7 +113,7 @@ def test_a_copy_that_cannot_be_made_leaves_the_file_unchanged(tmp_path: Path, op
     assert disk.open_descriptors == set()
 
 
-def test_a_file_with_only_an_incomplete_record_is_cut_to_nothing(tmp_path: Path) -> None:
+def test_file_with_only_incomplete_record_is_emptied(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A[:7])
     end = ReadEnd(0, "the last record is cut short", is_unfinished=True)
     repair(Disk(), path(tmp_path), b"work", end, NOW_MS)
@@ -135,7 +135,7 @@ def test_damage_in_a_rotated_file_drops_no_item_of_another(tmp_path: Path, damag
     journal.close()
 
 
-def test_a_rotated_file_that_is_no_journal_is_moved_and_the_rest_replayed(tmp_path: Path) -> None:
+def test_rotated_non_journal_is_moved_and_rest_replayed(tmp_path: Path) -> None:
     files = {"work.1000": A, "work.2000": DAMAGE, "work": C}
     for name, contents in files.items():
         (tmp_path / name).write_bytes(contents)
@@ -143,7 +143,7 @@ def test_a_rotated_file_that_is_no_journal_is_moved_and_the_rest_replayed(tmp_pa
     assert set_aside(tmp_path) == [DAMAGE]
 
 
-def test_items_put_after_a_repair_are_found_by_the_next_start(tmp_path: Path) -> None:
+def test_items_put_after_repair_survive_restart(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A + DAMAGE)
     assert restarted_items(tmp_path) == [(b"a", 1, 0)]
     with (tmp_path / "work").open("ab") as file:

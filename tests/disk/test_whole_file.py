@@ -122,7 +122,7 @@ def test_no_descriptor_is_left_open(path: Path) -> None:
 # The process ends.
 
 
-def test_kill_at_any_operation_leaves_the_old_or_the_new_contents(path: Path) -> None:
+def test_kill_leaves_old_or_new_contents(path: Path) -> None:
     found = []
     for calls in range(operations_of_a_write(path)):
         whole_file(path).write(OLD)
@@ -138,7 +138,7 @@ def test_kill_at_any_operation_leaves_the_old_or_the_new_contents(path: Path) ->
     assert found == sorted(found, key=[OLD, NEW].index), "once it is new it stays so"
 
 
-def test_power_failure_at_any_operation_leaves_the_old_or_the_new_contents(path: Path) -> None:
+def test_power_failure_leaves_old_or_new_contents(path: Path) -> None:
     found = []
     for calls in range(operations_of_a_write(path)):
         whole_file(path).write(OLD)
@@ -199,7 +199,7 @@ def test_full_disk_is_an_error_and_keeps_the_old_contents(path: Path) -> None:
         assert path.read_bytes() == OLD
 
 
-def test_folder_that_cannot_be_synced_is_an_error_and_the_file_is_complete(path: Path) -> None:
+def test_failed_folder_sync_raises_with_complete_file(path: Path) -> None:
     whole_file(path).write(OLD)
     disk = faulty_disk(path)
     disk.fail("sync_folder", errno.EIO)

@@ -97,7 +97,7 @@ def test_record_built_from_the_table_is_read(row: Row) -> None:
         assert (record.add_ms, record.expiry_ms) == (EPOCH_MS, 2_000_000_000)
 
 
-def test_state_dump_built_from_the_table_is_read_to_the_end() -> None:
+def test_state_dump_from_table_is_read_completely() -> None:
     row = ROWS["STATE_DUMP"]
     assert row.fields == ["i32 xid", "i32 count"]
     assert row.header.format == opcodes.STATE_DUMP_RECORD.format

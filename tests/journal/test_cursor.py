@@ -98,7 +98,7 @@ def test_records_do_not_depend_on_part_borders(part_bytes: int, has_data: bool) 
 
 @pytest.mark.parametrize("has_data", [True, False])
 @pytest.mark.parametrize("part_bytes", range(len(REMOVE) + 1, len(REMOVE) + STATE_DUMP_RECORD.size + 2))
-def test_a_state_dump_at_a_part_border_has_its_fields_in_the_data(part_bytes: int, has_data: bool) -> None:
+def test_state_dump_at_part_border_has_all_fields(part_bytes: int, has_data: bool) -> None:
     contents = REMOVE + state_dump(5, add_xid(1, b"x"))
     cursor = JournalCursor(BytesReader(contents), 0, len(contents), has_data=has_data, part_bytes=part_bytes)
     while cursor.next(1000):

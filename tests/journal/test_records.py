@@ -284,7 +284,7 @@ TIMES = st.sampled_from([0, ADD_MS, EXPIRY_MS])
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"", b"data", b"DATA", b"other"]), TIMES, TIMES)))
-def test_items_after_each_other_are_encoded_and_decoded_as_single_ones(items: list[tuple[bytes, int, int]]) -> None:
+def test_consecutive_items_are_coded_like_single_ones(items: list[tuple[bytes, int, int]]) -> None:
     encoder, decoder = ItemEncoder(), ItemDecoder()
     for data, add_ms, expiry_ms in items:
         record = encoder.encode(data, add_ms, expiry_ms)

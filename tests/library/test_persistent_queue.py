@@ -578,7 +578,7 @@ def test_invalid_queue_name_is_rejected(program: Program) -> None:
         folder.queue(b"a.b")
 
 
-def test_name_too_long_for_a_file_is_rejected_and_the_folder_released(program: Program) -> None:
+def test_too_long_name_is_rejected_and_folder_released(program: Program) -> None:
     long = PersistentQueue(b"\xff" * 200, program.path / "queues", program.reactor, reserve_bytes=1)
     with pytest.raises(BadQueueName):
         program.reactor.result(long.setup())

@@ -388,7 +388,7 @@ def test_latency_of_an_item_from_the_future_is_zero(program: Program) -> None:
     assert told == [0]
 
 
-def test_latency_hook_that_cancels_the_get_does_not_lose_the_item(program: Program) -> None:
+def test_cancel_in_latency_hook_does_not_lose_item(program: Program) -> None:
     queue, reader = program.reader(delivery_latency=lambda reader, ms: get.cancel())
     get = reader.get()
     given = arrivals(get)

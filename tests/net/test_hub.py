@@ -64,7 +64,7 @@ def test_idle_hub_makes_no_tick(hub_net: Net) -> None:
     assert hub_net.ticks == []
 
 
-def test_input_that_arrives_during_a_tick_is_served_in_the_next_at_once(hub_net: Net) -> None:
+def test_input_during_tick_is_served_in_next_tick(hub_net: Net) -> None:
     client, protocol = hub_net.connect()
     hub_net.seconds = lambda: 0.0
 
@@ -146,7 +146,7 @@ def test_end_of_input_is_not_reported_while_paused(hub_net: Net) -> None:
     assert paused.received == b"x"
 
 
-def test_input_of_a_connection_closed_in_the_same_tick_is_dropped(hub_net: Net) -> None:
+def test_input_of_connection_closed_in_tick_is_dropped(hub_net: Net) -> None:
     for end in ("abortConnection", "loseConnection"):
         pairs = [hub_net.connect() for _ in range(2)]
         seen: list[bytes] = []
@@ -185,7 +185,7 @@ def test_hub_returns_to_the_reactor_after_2_ms(hub_net: Net) -> None:
     assert hub_net.ticks == ["begin", "end"] * 8
 
 
-def test_clients_above_the_limit_of_a_tick_are_first_in_the_next(hub_net: Net) -> None:
+def test_clients_above_tick_limit_are_first_next_tick(hub_net: Net) -> None:
     pairs = [hub_net.connect() for _ in range(MAX_EVENTS_PER_TICK + 10)]
     order: list[int] = []
     for number, (client, protocol) in enumerate(pairs):
@@ -249,7 +249,7 @@ def test_faults_of_protocols_do_not_end_a_tick_early(hub_net: Net) -> None:
     assert all(protocol.lost_by(KeyboardInterrupt) for _, protocol in pairs)
 
 
-def test_fault_at_the_end_of_a_tick_is_logged_and_disconnects_no_client(hub_net: Net) -> None:
+def test_fault_at_tick_end_is_logged_without_disconnects(hub_net: Net) -> None:
     def fail() -> None:
         raise ValueError("the end of a tick failed")
 

@@ -61,7 +61,7 @@ def test_ten_thousand_small_writes_are_sent_as_one_stream(net: Net, piece_bytes:
     assert client.received == b"".join(pieces)
 
 
-def test_large_input_is_received_in_pieces_of_at_most_64_kib(net: Net) -> None:
+def test_large_input_arrives_in_64_kib_pieces(net: Net) -> None:
     client, protocol = net.connect()
     pieces: list[int] = []
     protocol.on_data = lambda data: pieces.append(len(data))
@@ -145,7 +145,7 @@ def fill(protocol: Seen) -> int:
     return len(BIG)
 
 
-def test_producer_is_paused_by_a_full_transport_and_resumed_by_an_empty_one(net: Net) -> None:
+def test_full_transport_pauses_producer_until_empty(net: Net) -> None:
     client, protocol = net.connect(receive_buffer=LITTLE)
     producer = Pusher(protocol)
     protocol.transport.registerProducer(producer, True)
@@ -448,7 +448,7 @@ def test_write_to_a_reset_client_disconnects_after_the_call(net: Net) -> None:
 # Faults.
 
 
-def test_fault_in_data_received_is_logged_and_ends_only_that_connection(net: Net) -> None:
+def test_fault_in_data_received_ends_only_that_connection(net: Net) -> None:
     bad_client, bad = net.connect()
     good_client, good = net.connect()
     fault = ValueError("unknown input")
@@ -566,7 +566,7 @@ def no_descriptor_is_left() -> Iterator[None]:
             os.close(descriptor)
 
 
-def test_client_without_a_free_descriptor_is_disconnected_and_later_ones_are_served(net: Net) -> None:
+def test_descriptor_shortage_disconnects_only_affected_client(net: Net) -> None:
     one = net.client()
     with no_descriptor_is_left(), capturedLogs():
         net.until(one.is_at_the_end)

@@ -99,7 +99,7 @@ def test_delay_follows_the_wall_clock() -> None:
     assert items(client, b"work") == [b"tomorrow"]
 
 
-def test_short_delay_is_kept_after_the_wall_clock_was_set_forward() -> None:
+def test_short_delay_survives_forward_clock_change() -> None:
     server = MemoryServer()
     client = server.connect()
     put_later(client, b"work", A_DAY_S * 1000, b"tomorrow")
@@ -353,7 +353,7 @@ def test_dropped_items_leave_no_times_in_memory() -> None:
     assert len(server.manager.delayed._due) <= MIN_TIMES + 2
 
 
-def test_reply_to_a_flush_waits_until_the_delayed_items_are_dropped() -> None:
+def test_flush_reply_waits_for_dropped_delayed_items() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage)
     client = server.connect()
@@ -429,7 +429,7 @@ def test_restart_keeps_delayed_items_and_their_due_times(
     assert items(client, b"work") == [], "each item becomes visible once"
 
 
-def test_items_that_were_due_while_the_server_was_down_become_visible_at_its_start(tmp_path: Path) -> None:
+def test_items_due_during_downtime_are_visible_after_start(tmp_path: Path) -> None:
     server = MemoryServer(folder=tmp_path / "queues")
     datas = [b"%d" % number for number in range(500)]
     put_later(server.connect(), b"work", 5000, *datas)
@@ -475,7 +475,7 @@ def test_crash_during_a_delayed_put_keeps_all_or_nothing(tmp_path: Path) -> None
         assert visible_after_start(folder) in ([b"first"], [b"first", b"second"])
 
 
-def test_failed_storage_of_delayed_items_is_reopened_with_all_of_them() -> None:
+def test_reopened_storage_has_all_delayed_items() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage)
     client = server.connect()

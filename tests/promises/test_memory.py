@@ -45,7 +45,7 @@ def used(server: MemoryServer) -> int:
     return server.manager.memory_limit.used_bytes
 
 
-def test_items_beyond_max_total_memory_stay_on_disk_and_come_in_order(client: MemoryClient) -> None:
+def test_items_beyond_max_total_memory_stay_ordered_on_disk(client: MemoryClient) -> None:
     put(client, b"a", *some(40))
     put(client, b"b", *some(200))
     assert stat(client, b"a", "mem_items") == "40"
@@ -71,7 +71,7 @@ def test_reload_of_max_total_memory_applies_at_once(server: MemoryServer, client
     assert stat(client, b"b", "mem_items") == "30"
 
 
-def test_full_memory_refuses_puts_to_queue_without_journal_until_there_is_room(client: MemoryClient) -> None:
+def test_full_memory_refuses_puts_without_journal(client: MemoryClient) -> None:
     put(client, b"fleeting", *some(60))
     put(client, b"a", *some(3))
     assert client.ask(set_(b"fleeting", b"x")) == b"SERVER_ERROR the server's memory is full\r\n"

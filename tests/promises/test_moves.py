@@ -118,7 +118,7 @@ def assert_nothing_is_lost(left: list[Path], target: bytes, datas: list[bytes], 
         (b"the timer", b"", 2500),
     ],
 )
-def test_every_way_of_finding_an_expired_item_moves_it_to_expire_to_queue(
+def test_expired_items_always_move_to_expire_to_queue(
     found_by: bytes, reply: bytes, count: int, tmp_path: Path
 ) -> None:
     every = "5s" if found_by == b"the timer" else "1h"

@@ -171,7 +171,7 @@ def test_lines_and_blocks_in_large_and_small_pieces_are_read(sizes: list[int], b
     assert taken == expected
 
 
-def test_block_without_its_line_end_is_an_error_in_any_pieces() -> None:
+def test_block_without_line_end_is_an_error() -> None:
     for size in (1, 5000, 5001, 5002):
         buffer = ReceiveBuffer()
         for piece in pieces(bytes(5000) + b"\r?", size):

@@ -86,7 +86,7 @@ def test_items_that_are_only_on_disk_move_too(tmp_path: Path) -> None:
     assert items(server.connect(), b"work") == [b"x" * 100] * 50
 
 
-def test_few_items_are_on_their_way_and_a_stop_lets_them_arrive() -> None:
+def test_in_flight_items_are_few_and_survive_stop() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage)
     client = with_errors(server, 300)
@@ -108,7 +108,7 @@ def test_few_items_are_on_their_way_and_a_stop_lets_them_arrive() -> None:
     assert items(client, b"errors") == numbered(MAX_UNDER_WAY, 300)
 
 
-def test_a_full_target_ends_it_and_refused_items_keep_order_and_error_count() -> None:
+def test_full_target_ends_transfer_and_preserves_refused_items() -> None:
     server = MemoryServer(config=loads("[[queues]]\nname = 'work'\nmaxItems = 5\n"))
     client = with_errors(server, 100)
     transfer = start(server, b"errors", b"work")
@@ -228,7 +228,7 @@ def test_an_alias_gets_the_items_in_all_its_queues() -> None:
     assert items(client, b"work") == items(client, b"other") == [b"1", b"2"]
 
 
-def test_a_queue_has_one_transfer_at_a_time_and_the_last_is_remembered() -> None:
+def test_queue_has_one_transfer_and_remembers_last() -> None:
     storage = SteppedStorage()
     server = MemoryServer(storage)
     client = server.connect()
@@ -266,7 +266,7 @@ def test_a_target_that_keeps_no_item_gets_none() -> None:
     assert items(client, b"errors") == numbered(5, 100)
 
 
-def test_a_stop_puts_back_items_that_wait_for_a_failed_target() -> None:
+def test_stop_puts_back_items_of_failed_target() -> None:
     _, server, transfer = waiting_for_failed_target()
     assert transfer.is_running
     transfer.stop("it was stopped")

@@ -216,7 +216,7 @@ def test_a_failed_change_is_retried_after_a_pause(joined: Announced) -> None:
     assert not joined.zookeeper.members
 
 
-def test_a_change_does_not_wait_for_the_pause_after_a_failure(joined: Announced) -> None:
+def test_change_does_not_wait_for_retry_pause(joined: Announced) -> None:
     joined.zookeeper.failing = PermissionError("no")
     joined.announcer.apply_status(StatusLevel.QUIESCENT)
     joined.zookeeper.failing = None
@@ -235,7 +235,7 @@ def test_a_stop_leaves_and_ends_the_session(joined: Announced) -> None:
     assert joined.zookeeper.doing[-1] == "close"
 
 
-def test_a_stop_waits_for_a_pending_change_up_to_a_limit(joined: Announced) -> None:
+def test_stop_waits_for_pending_change_up_to_limit(joined: Announced) -> None:
     joined.zookeeper.is_held = True
     joined.announcer.apply_status(StatusLevel.READ_ONLY)
     stopped = joined.announcer.stop()
@@ -248,7 +248,7 @@ def test_a_stop_waits_for_a_pending_change_up_to_a_limit(joined: Announced) -> N
     assert not joined.clock.getDelayedCalls()
 
 
-def test_a_stop_does_not_wait_for_a_zookeeper_that_is_away(announced: Announced) -> None:
+def test_stop_does_not_wait_for_unreachable_zookeeper(announced: Announced) -> None:
     announced.zookeeper.is_held = True
     assert announced.announcer.stop().called
     assert not announced.clock.getDelayedCalls()
@@ -356,7 +356,7 @@ def test_an_exception_while_closing_the_client_fails_no_stop(announced: Announce
     assert announced.announcer.stop().called
 
 
-def test_a_loss_during_a_leave_does_not_claim_to_know_the_sets(joined: Announced, logged: list[LogEvent]) -> None:
+def test_session_loss_during_leave_leaves_sets_unknown(joined: Announced, logged: list[LogEvent]) -> None:
     joined.zookeeper.is_held = True
     joined.announcer.apply_status(StatusLevel.QUIESCENT)
     joined.zookeeper.becomes("SUSPENDED")

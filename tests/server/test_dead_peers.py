@@ -109,7 +109,7 @@ def test_peer_that_acknowledges_nothing_has_vanished(pair: tuple[socket.socket, 
     eventually(lambda: peer_is_dead(ours, SILENT_MS), "it is seen")
 
 
-def test_silent_peer_or_one_that_does_not_read_has_not_vanished(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_silent_or_nonreading_peer_has_not_vanished(pair: tuple[socket.socket, socket.socket]) -> None:
     _, ours = pair
     assert not peer_is_dead(ours, 0)
     ours.setblocking(False)

@@ -22,7 +22,7 @@ from kestrel.server.startup_errors import CannotServe
         ("admin", UNIXAddress(b"/run/kestrel/admin.sock"), "/run/kestrel/admin.sock"),
     ],
 )
-def test_port_is_described_by_its_address_and_the_admin_port_by_its_url(
+def test_ports_are_described_by_address_or_url(
     protocol: str, address: IAddress, told: str
 ) -> None:
     port = StringTransport(hostAddress=address)  # of a port, only getHost is asked

@@ -134,7 +134,7 @@ def test_garbage_is_answered_with_client_error_and_a_disconnect(server: Server) 
 # Slow clients.
 
 
-def test_unfinished_sets_of_16_mib_take_only_the_memory_of_the_sent_bytes(server: Server) -> None:
+def test_unfinished_sets_use_memory_only_for_sent_bytes(server: Server) -> None:
     with ExitStack() as clients, harmless(server, grows_by_at_most=32 * MIB):
         for number in range(100):
             client = clients.enter_context(server.connect())

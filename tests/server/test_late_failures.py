@@ -110,7 +110,7 @@ def test_stop_before_the_storage_has_loaded_is_no_failed_start(late: Processes) 
     assert (late.folder / "closed").exists()
 
 
-def test_unknown_exception_of_a_storage_ends_the_process_with_a_sentence(late: Processes) -> None:
+def test_unknown_storage_exception_ends_process_with_one_sentence(late: Processes) -> None:
     ended = late.run(*late.twistd("--storage", "late:early,faulty", "--memcache", ANY_PORT, pidfile="late.pid"))
     assert (ended.returncode, ended.stderr) == (EX_CANNOT_CREATE, "kestrel: ZeroDivisionError: division by zero\n")
     assert "Traceback" not in ended.stdout

@@ -15,7 +15,7 @@ from kestrel.server.startup_errors import EX_CONFIG, CannotServe
 from tests.child import PATIENCE_S
 
 
-def test_limit_of_open_files_is_raised_before_the_storage_reads_it(
+def test_open_file_limit_is_raised_before_server_is_made(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     done: list[str] = []

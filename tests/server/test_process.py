@@ -38,7 +38,7 @@ BOTH_REPLIES = b"STORED\r\nVALUE work 0 5\r\nhello\r\nEND\r\n"
 
 
 @pytest.mark.needs("nc")
-def test_the_log_says_where_the_server_listens_and_what_to_try(processes: Processes) -> None:
+def test_log_names_ports_and_first_steps(processes: Processes) -> None:
     server = processes.serve(CONFIG, "--trust", "memcache=tcp:0:interface=127.0.0.1")
     try_it = rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\nquit\r\n' | nc localhost {server.port}"
     eventually(lambda: try_it + "\n" in server.logged(), "the log says what to try")
@@ -185,7 +185,7 @@ def test_a_hangup_reopens_the_log(processes: Processes) -> None:
     assert server.log.stat().st_mode & 0o077 == 0
 
 
-def test_a_hangup_that_cannot_reopen_the_log_keeps_it_and_reloads(
+def test_hangup_keeps_log_that_cannot_be_reopened(
     processes: Processes,
 ) -> None:
     folder = processes.folder / "logs"
@@ -247,7 +247,7 @@ def reload_by_command(server: Server) -> None:
 BROKEN = 'queuePath = "queues"\nmaxOpenTransactions = "many"\nmaxOpenTransaction = 1\n'
 
 
-def test_a_reload_of_an_invalid_file_is_answered_with_the_reason_on_one_line(processes: Processes) -> None:
+def test_reload_of_invalid_file_replies_with_one_line(processes: Processes) -> None:
     valid = 'queuePath = "queues"\nmaxOpenTransactions = %d\n'
     server = processes.serve(valid % 2)
     processes.write("kestrel.toml", BROKEN)
@@ -422,7 +422,7 @@ def test_a_port_in_use_is_reported_in_one_sentence(processes: Processes, daemon:
     assert len(processes.running()) == 1
 
 
-def test_failed_daemon_logs_one_sentence_to_the_log_of_another_server(processes: Processes) -> None:
+def test_failed_daemon_adds_one_sentence_to_existing_log(processes: Processes) -> None:
     daemon = Daemon(processes)
     eventually(lambda: daemon.log.exists() and "Try it: " in daemon.log.read_text(), "the daemon has logged its start")
     before = daemon.log.read_text()
@@ -449,7 +449,7 @@ def test_failed_daemon_logs_one_sentence_to_the_log_of_another_server(processes:
     ],
 )
 @FOREGROUND_AND_DAEMON
-def test_an_unusable_endpoint_folder_or_storage_is_reported_in_one_sentence(
+def test_unusable_endpoint_or_storage_is_reported_briefly(
     processes: Processes, config: str, arguments: list[str], expected: int, sentence: str, daemon: bool
 ) -> None:
     processes.write("a-file", "")
@@ -460,7 +460,7 @@ def test_an_unusable_endpoint_folder_or_storage_is_reported_in_one_sentence(
 
 
 @FOREGROUND_AND_DAEMON
-def test_a_log_that_cannot_be_written_is_reported_in_one_sentence(processes: Processes, daemon: bool) -> None:
+def test_unwritable_log_is_reported_in_one_sentence(processes: Processes, daemon: bool) -> None:
     processes.write("a-file", "")
     config = CONFIG + '[logging]\nfile = "a-file/kestrel.log"\n'
     processes.write("refused.toml", config)
@@ -475,7 +475,7 @@ def test_a_log_that_cannot_be_written_is_reported_in_one_sentence(processes: Pro
 
 
 @FOREGROUND_AND_DAEMON
-def test_a_queue_folder_of_another_server_is_reported_in_one_sentence(processes: Processes, daemon: bool) -> None:
+def test_owned_queue_folder_is_reported_in_one_sentence(processes: Processes, daemon: bool) -> None:
     owner = processes.serve(CONFIG)
     status, stderr = refused(processes, CONFIG, "--memcache", ANY_PORT, daemon=daemon)
     is_refused_with(EX_TRY_AGAIN, status, daemon)
@@ -535,7 +535,7 @@ def test_validate_accepts_a_valid_file_and_changes_nothing(processes: Processes)
     assert sorted(processes.folder.iterdir()) == before
 
 
-def test_validate_and_the_log_list_settings_that_the_storage_does_not_use(processes: Processes) -> None:
+def test_validate_and_log_list_unused_settings(processes: Processes) -> None:
     config = CONFIG + "[default]\nmaxJournalSize = '1GiB'\nmaxItems = 5\nmaxMemorySize = '64MiB'\n"
     assert validated(processes, config, "--storage", "scroll:queues").stdout == (
         "The configuration is valid.\n"
@@ -558,7 +558,7 @@ destinationQueues = ["a"]
 """
 
 
-def test_validate_a_start_and_a_reload_report_a_queue_masked_by_an_alias(processes: Processes) -> None:
+def test_queue_masked_by_alias_is_reported(processes: Processes) -> None:
     ended = validated(processes, CONFIG + MASKED)
     assert ended.returncode == 0
     assert "Its alias both masks the queue of that name." in ended.stdout
@@ -697,7 +697,7 @@ def test_the_start_and_the_stats_say_which_build_serves(processes: Processes) ->
     assert "make compiled" not in server.logged()
 
 
-def test_the_start_warns_of_an_extension_that_is_older_than_its_source(
+def test_start_warns_of_outdated_extension(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KESTREL_PURE", raising=False)
@@ -781,7 +781,7 @@ def test_after_kill_9_every_acknowledged_item_is_there_in_order(processes: Proce
         assert client.get(b"work") is None
 
 
-def test_after_kill_9_open_reads_are_back_at_the_head_in_order(
+def test_kill_9_returns_open_reads_in_order(
     processes: Processes,
 ) -> None:
     server = processes.serve(CONFIG)

@@ -95,7 +95,7 @@ def test_broken_storage_is_refused_without_a_traceback(installed: Processes, nam
     assert refused.stderr.count("\n") == 1
 
 
-def test_unknown_storage_is_reported_with_the_drop_ins_that_cannot_be_imported(installed: Processes) -> None:
+def test_unknown_storage_error_lists_broken_drop_ins(installed: Processes) -> None:
     path = drop_in(installed.folder, "acme_torn", "import acme_driver\n")
     sentence = f"the drop-in {path} cannot be used: ModuleNotFoundError: No module named 'acme_driver'"
     refused = installed.run(*installed.twistd("--storage", "torn:", "--validate"))

@@ -74,7 +74,7 @@ def killed_while_it_held(processes: Processes, server: Server, queue: str, items
     assert taken == b"%d\n" % items
 
 
-def test_open_reads_of_a_killed_program_return_once_and_in_order(
+def test_killed_program_returns_open_reads_once_in_order(
     processes: Processes, server: Server, client: Thrift, queue: str
 ) -> None:
     assert client.put(queue, ITEMS) == len(ITEMS)
@@ -92,7 +92,7 @@ def test_open_reads_of_a_killed_program_return_once_and_in_order(
     assert counted == {"items": "0", "transactions": "3000", "canceled_transactions": "2000"}
 
 
-def test_open_reads_of_a_killed_server_return_and_old_ids_end_none(
+def test_server_kill_returns_reads_and_invalidates_old_ids(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with Processes(tmp_path_factory.mktemp("death")) as processes:

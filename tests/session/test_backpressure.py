@@ -155,7 +155,7 @@ def read_all(server: MemoryServer, client: MemoryClient) -> tuple[int, bytes]:
 # Clients that do not read.
 
 
-def test_few_requests_of_client_that_does_not_read_are_read_and_answered() -> None:
+def test_nonreading_client_gets_few_requests_served() -> None:
     server = MeteredServer()
     client = server.connect()
     client.reads = False
@@ -285,7 +285,7 @@ def test_requests_behind_a_load_are_read_up_to_the_limit() -> None:
     assert client.take() == b"VALUE q 0 1\r\nx\r\nEND\r\n" + VERSION * 100_000
 
 
-def test_requests_before_the_start_are_held_up_to_a_limit_and_answered_after_it() -> None:
+def test_early_requests_are_held_up_to_a_limit() -> None:
     loaded: Deferred[dict[bytes, object]] = Deferred()
 
     class LoadingStorage(MemoryStorage):

@@ -556,7 +556,7 @@ def test_oldest_age_is_that_of_the_first_item(server: MemoryServer, client: Memo
     assert stats(client)["queue_work_oldest_age_msec"] == "0"
 
 
-def test_oldest_age_is_missing_while_the_first_item_is_only_on_disk(slow: MemoryServer) -> None:
+def test_oldest_age_is_missing_while_head_is_on_disk(slow: MemoryServer) -> None:
     client = slow.connect()
     put(client, b"work", b"one")
     assert stats(client)["queue_work_oldest_age_msec"] == "0"

@@ -927,7 +927,7 @@ def test_peek_of_missing_queue_or_alias_is_all_zeros() -> None:
     assert client.peek(b"work").head == b"one"
 
 
-def test_list_queues_has_the_names_of_all_queues_and_not_those_of_aliases() -> None:
+def test_list_queues_names_queues_but_not_aliases() -> None:
     client = ThriftClient(serving("[[aliases]]\nname = 'all'\ndestinationQueues = ['work']"))
     assert client.list_queues() == []
     for queue in (b"work", b"mail", b"all", b"mail+spark"):

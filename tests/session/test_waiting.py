@@ -253,7 +253,7 @@ def test_waiter_that_does_not_read_and_disconnects_takes_none(server: MemoryServ
     ],
     ids=["abort", "flush"],
 )
-def test_waiter_during_failed_commit_fails_only_if_its_item_is_lost(
+def test_waiter_fails_in_failed_commit_only_without_item(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, lost: bytes, reply: bytes, left: list[bytes]
 ) -> None:
     put(writer, b"work", b"one")
@@ -343,7 +343,7 @@ def test_held_replies_are_delivered_after_half_close(
     assert client.is_closed
 
 
-def test_half_close_cancels_all_gets_and_item_goes_to_next_waiter(
+def test_half_close_passes_item_to_next_waiter(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     waiter = asks(server, b"get work/t=1000\r\nget work/t=1000")

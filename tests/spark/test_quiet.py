@@ -38,7 +38,7 @@ def test_output_of_a_failed_start_is_shown(capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr().err == "the reason"
 
 
-def test_end_of_the_long_output_of_a_failed_start_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_start_shows_end_of_long_output(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="no"), capture_stderr():
         for _ in range(100):
             os.write(2, b"\n" * MOST_HELD_BYTES)

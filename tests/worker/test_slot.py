@@ -188,7 +188,7 @@ def queues_of(steps: Sequence[tuple[Any, ...]]) -> list[tuple[str, float]]:
     return [(step[1], step[2]) for step in steps if step[0] == "take"]
 
 
-def test_several_queues_are_asked_in_turn_and_waited_for_when_all_are_empty() -> None:
+def test_queues_are_polled_in_turn_with_waits_when_empty() -> None:
     steps = steps_of(make_slot(["a", "b", "c"]), [False, False, False, True, True, True, False])
     assert queues_of(steps) == [("a", 0), ("b", 0), ("c", 1.0), ("a", 1.0), ("b", 0), ("c", 0)]
 

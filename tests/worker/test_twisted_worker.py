@@ -54,7 +54,7 @@ def test_items_are_handled_and_confirmed(world: World) -> None:
     assert world.left() == []
 
 
-def test_as_many_calls_run_as_allowed_and_a_stop_waits_for_them(world: World) -> None:
+def test_concurrency_is_limited_and_stop_waits_for_calls(world: World) -> None:
     world.put(b"a", b"b", b"c")
     calls: dict[bytes, Deferred[None]] = {}
 

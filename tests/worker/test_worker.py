@@ -192,7 +192,7 @@ def test_a_confirm_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.messages == ["an item of work was not confirmed, and may be delivered again: mq: reset"]
 
 
-def test_an_outage_is_logged_once_at_its_start_and_once_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_is_logged_once_at_start_and_end(caplog: pytest.LogCaptureFixture) -> None:
     queues = Queues(work=[b"a"])
     queues.refuses.extend(CannotConnect(f"mq: refused {number}") for number in range(6))
     assert make_worker(queues, lambda _: None, concurrency=2).run().done == 1

@@ -75,7 +75,7 @@ def test_export_can_be_read_only_by_its_owner(spark: SparkSession, tmp_path: Pat
     assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {0o600}
 
 
-def test_export_of_the_recorded_fleet_has_all_items_and_reports_damage(
+def test_fleet_export_has_all_items_and_reports_damage(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     pattern = fleet(tmp_path)

@@ -27,7 +27,7 @@ from tests.tools.tool_processes import fill
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=name_of)
-def test_every_recorded_folder_is_packed_as_by_the_tool_for_one(
+def test_fleet_pack_matches_single_folder_tool(
     recorded: Path, tmp_path: Path, qpack: Qpack
 ) -> None:
     ours, other = (Path(shutil.copytree(recorded, tmp_path / name)) for name in ("ours", "other"))
@@ -36,7 +36,7 @@ def test_every_recorded_folder_is_packed_as_by_the_tool_for_one(
     assert files_of(ours) == files_of(other)
 
 
-def test_folder_owned_by_a_server_is_reported_and_the_others_are_packed(tmp_path: Path) -> None:
+def test_owned_folder_is_reported_and_others_packed(tmp_path: Path) -> None:
     for name in ("web1", "web2"):
         fill(tmp_path / name, {"work": addx(b"a") + REMOVE + addx(b"b")})
     with owned(tmp_path / "web1"):

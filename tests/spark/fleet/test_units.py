@@ -46,7 +46,7 @@ def two(tmp_path: Path) -> str:
     return str(tmp_path / "*")
 
 
-def test_verification_has_a_unit_for_each_journal_and_scroll_and_one_more(two: str) -> None:
+def test_verification_units_are_journals_scrolls_and_rest(two: str) -> None:
     units = queue_units(Disk(), places(two), [])
     assert brief(units) == [
         ("web1", FoundScroll(b"news")),
@@ -69,7 +69,7 @@ def test_export_has_a_unit_for_each_reader_of_a_scroll(two: str) -> None:
     assert len(reader_units(Disk(), places(two), [])) == 5
 
 
-def test_pack_has_a_unit_for_each_folder_with_one_of_the_queues(two: str) -> None:
+def test_pack_has_unit_per_folder_with_selected_queue(two: str) -> None:
     units = folder_units(Disk(), places(two), [b"mail"])
     assert brief(units) == [("web2", (b"mail",))]
     assert len(folder_units(Disk(), places(two), [])) == 2
@@ -105,7 +105,7 @@ def test_task_lists_a_folder_once_for_all_its_units(tmp_path: Path) -> None:
     assert disk.calls.count("list") == 2
 
 
-def test_largest_units_are_first_and_each_goes_to_the_smallest_task() -> None:
+def test_largest_units_go_first_to_smallest_task() -> None:
     units = [Unit(number, "s", b"/", cost=cost) for number, cost in enumerate([1, 1, 9, 3, 3, 1])]
     shared = [(task, unit.number) for task, unit in assign_tasks(units, 3)]
     assert shared == [(0, 2), (1, 3), (2, 4), (1, 0), (2, 1), (1, 5)]

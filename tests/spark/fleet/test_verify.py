@@ -19,7 +19,7 @@ from tests.tools.tool_processes import fill
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=name_of)
-def test_rows_of_every_recorded_folder_are_those_of_the_tool_for_one(recorded: Path, qpack: Qpack) -> None:
+def test_fleet_verify_rows_match_single_folder_tool(recorded: Path, qpack: Qpack) -> None:
     assert told(verify_here(recorded)) == qpack("--verify", recorded)
 
 

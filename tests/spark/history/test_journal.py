@@ -101,7 +101,7 @@ def recovered(folder: Path) -> Iterator[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_remaining_items_of_a_recorded_journal_are_those_after_a_start(case: str, tmp_path: Path) -> None:
+def test_remaining_journal_items_match_a_start(case: str, tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / case / "journal", tmp_path / "journal")
     rows = histories_in(tmp_path / "journal")
     assert rows
@@ -179,7 +179,7 @@ FULL = addx(b"a", 1) + addx(b"b", 2) + REMOVE + addx(b"c", 3) + REMOVE + open_(1
     ("limits", "expected"),
     [(2, ["maybe", "no", None, None]), ({"work": 2}, ["maybe", "no", None, None]), ({"other": 2}, [None] * 4)],
 )
-def test_item_removed_from_a_full_queue_of_kestrel_may_be_discarded(
+def test_removal_from_full_kestrel_queue_may_be_discard(
     tmp_path: Path, limits: Any, expected: list[str | None]
 ) -> None:
     (tmp_path / "work").write_bytes(FULL)
@@ -187,7 +187,7 @@ def test_item_removed_from_a_full_queue_of_kestrel_may_be_discarded(
     assert [row["discarded"] for row in rows] == expected
 
 
-def test_item_discarded_by_this_server_may_be_discarded_but_not_a_taken_one(tmp_path: Path) -> None:
+def test_taken_item_is_not_reported_as_maybe_discarded(tmp_path: Path) -> None:
     config = 'queuePath = "queues"\n[[queues]]\nname = "work"\nmaxItems = 2\ndiscardOldWhenFull = true\n'
     with Processes(tmp_path) as processes:
         server = processes.serve(config)

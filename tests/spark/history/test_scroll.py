@@ -83,7 +83,7 @@ REFUSED = "L22_head_beyond_tail"
 
 
 @pytest.mark.parametrize(("case", "folder"), [each for each in FOLDERS if each[0] != REFUSED])
-def test_remaining_items_of_a_recorded_scroll_are_those_of_the_reader(case: str, folder: str) -> None:
+def test_remaining_scroll_items_match_the_reader(case: str, folder: str) -> None:
     assert left_in(GOLDEN / case / folder) == found_in(GOLDEN / case / folder)
 
 
@@ -98,7 +98,7 @@ def test_item_whose_id_does_not_rise_is_ignored(tmp_path: Path) -> None:
     assert left_in(tmp_path) == {b"work": [(1, b"a", 0), (5, b"b", 0), (6, b"c", 0)]}
 
 
-def test_targets_at_the_end_of_a_file_do_not_apply_to_the_next(tmp_path: Path) -> None:
+def test_trailing_targets_do_not_apply_to_next_file(tmp_path: Path) -> None:
     fill(tmp_path, {"work.1": WRITER + put(1, b"a") + targets(0, b"x"), "work.2": WRITER + put(2, b"b")})
     fill(tmp_path, {"work.read.:own": READER + read_head(0), "work.read.x": READER + read_head(0)})
     assert left_in(tmp_path) == found_in(tmp_path)

@@ -101,7 +101,7 @@ def test_force_writes_no_report_among_queues_that_are_not_read(
         folder.check([], is_forced=True)
 
 
-def test_file_with_only_the_name_of_a_queue_is_no_queue(tmp_path: Path) -> None:
+def test_file_with_queue_name_only_is_no_queue(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("mine")
     ReportFolder(str(tmp_path)).check([], is_forced=True)
 

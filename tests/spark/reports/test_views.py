@@ -68,7 +68,7 @@ def figures_of(row: dict[str, Any], *names: str) -> list[Any]:
     return [row[name] for name in names]
 
 
-def test_throughput_counts_adds_at_their_times_and_removals_at_their_latest(registered: SparkSession) -> None:
+def test_throughput_counts_removals_at_latest_time(registered: SparkSession) -> None:
     rows = by_key(registered, "throughput", "start_ms")
     names = ("items_added", "bytes_added", "items_removed", "bytes_removed")
     expected = {
@@ -167,7 +167,7 @@ def test_figures_of_a_server_are_those_of_its_queues_together(registered: SparkS
         assert row["head_age_ms"] == (None if head is None else max(0, NOW_MS - head))
 
 
-def test_rankings_have_the_first_20_queues_of_the_fleet_and_of_each_server(session: SparkSession) -> None:
+def test_rankings_list_20_queues_per_fleet_and_server(session: SparkSession) -> None:
     items = random_items(500, seed=2)
     for place, each in enumerate(items):
         each["queue"] = f"q{place % 25}"

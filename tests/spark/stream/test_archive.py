@@ -142,7 +142,7 @@ def test_trigger_available_now_reads_everything_there(archive: Path) -> None:
     assert reader.reportLatestOffset() == {**begin, "files": 5}
 
 
-def test_size_of_an_offset_does_not_depend_on_the_number_of_files(archive: Path) -> None:
+def test_offset_size_is_independent_of_file_count(archive: Path) -> None:
     for number in range(500):
         came(archive, f"queue{number}.{number}", b"x")
     stream = Stream(archive)
@@ -173,7 +173,7 @@ def test_check_of_an_unchanged_archive_opens_no_file(archive: Path) -> None:
     assert stream.poll() == []
 
 
-def test_file_that_disappears_during_a_check_is_read_if_it_returns(archive: Path) -> None:
+def test_file_missing_during_check_is_read_on_return(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
     aside = archive.parent / "aside"
     stream = Stream(archive)
@@ -226,7 +226,7 @@ def test_file_and_missing_folder_are_refused(archive: Path) -> None:
 # Removed files.
 
 
-def test_file_removed_before_it_was_read_is_an_error_with_the_way_out(archive: Path) -> None:
+def test_unread_removed_file_raises_error_with_remedy(archive: Path) -> None:
     path = came(archive, "work.1", b"a")
     came(archive, "work.2", b"b")
     stream = Stream(archive)

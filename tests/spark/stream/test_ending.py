@@ -46,7 +46,7 @@ _ANOTHER = "signal.raise_signal(signal.SIGTERM)"
 
 
 @pytest.mark.parametrize("finally_", ["", _ANOTHER])
-def test_first_sigterm_starts_an_orderly_stop_and_another_does_not_cut_it(finally_: str) -> None:
+def test_second_sigterm_does_not_interrupt_orderly_stop(finally_: str) -> None:
     with waiting(finally_=finally_) as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 143

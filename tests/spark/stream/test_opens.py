@@ -136,7 +136,7 @@ def test_stop_does_not_wait_for_an_unreachable_server() -> None:
 # Failures.
 
 
-def test_batch_taken_before_a_restart_is_empty_and_its_items_return() -> None:
+def test_restart_empties_batch_and_returns_items() -> None:
     world = World(A).put(A, b"1", b"2")
     checkpoint = Checkpoint()
     with pytest.raises(Crash):

@@ -114,7 +114,7 @@ def test_tasks_begin_with_different_servers(time: Time) -> None:
 
 
 @pytest.mark.parametrize("failure", [CannotConnect("mq1: refused"), ServerError("mq1: the server is ReadOnly")])
-def test_items_refused_by_a_server_go_to_another_without_a_pause(time: Time, failure: Exception) -> None:
+def test_refused_items_go_to_another_server_at_once(time: Time, failure: Exception) -> None:
     mq1, mq2 = Server("mq1", failure=failure), Server("mq2")
     task = putting(time, mq1, mq2)
     task.put(numbered(10 * BATCH_ITEMS))
@@ -233,7 +233,7 @@ def test_failure_of_the_task_mentions_possible_duplicates(time: Time) -> None:
         putting(time, mq1, patience_s=0).put([b"a", b"b"])
 
 
-def test_item_above_the_queues_limit_is_waited_for_and_its_size_reported(time: Time) -> None:
+def test_item_above_queue_limit_waits_and_reports_size(time: Time) -> None:
     """The client cannot distinguish it from an item that finds the queue full."""
     server = Server("mq1", most_bytes=100)
     with pytest.raises(SourceFailed, match=r"3 of the 5 items .* has 101 bytes: check that maxItemSize is not less"):
@@ -241,7 +241,7 @@ def test_item_above_the_queues_limit_is_waited_for_and_its_size_reported(time: T
     assert server.items == [b"a", b"b"]
 
 
-def test_item_that_no_request_can_carry_fails_the_task_at_once(time: Time) -> None:
+def test_item_too_large_for_any_request_fails_task(time: Time) -> None:
     server = Server("mq1", largest=100)
     with pytest.raises(SourceFailed) as caught:
         putting(time, server).put([b"a", b"b", b"c" * 101, b"d", b"e"])
@@ -253,7 +253,7 @@ def test_item_that_no_request_can_carry_fails_the_task_at_once(time: Time) -> No
     assert server.items == [b"a", b"b"] and time.pauses_s == []
 
 
-def test_batch_too_large_for_one_request_is_put_by_several_in_order(time: Time) -> None:
+def test_large_batch_is_put_in_ordered_requests(time: Time) -> None:
     server = Server("mq1", most_items=7)
     putting(time, server).put(numbered(BATCH_ITEMS))
     assert server.items == numbered(BATCH_ITEMS)

@@ -53,7 +53,7 @@ def test_row_has_the_server_and_times_of_its_item() -> None:
     assert query.checkpoint.rows() == [row]
 
 
-def test_times_are_timestamps_in_utc_and_end_with_the_year_9999() -> None:
+def test_times_are_utc_and_capped_at_year_9999() -> None:
     world = World(A).put(A, b"1", b"2")
     world[A].times_ms = {1: (1_700_000_000_123, 1_700_000_060_000), 2: (0, 1 << 62)}
     query = Query(ranges(world))
@@ -84,7 +84,7 @@ def test_batch_without_its_own_end_has_no_tasks() -> None:
 # Limits of rows.
 
 
-def test_rows_that_one_server_does_not_need_go_to_the_others() -> None:
+def test_unused_rows_of_one_server_go_to_others() -> None:
     world = World(A, B, C).put(A, b"x").put(B, *numbered(0, 100))
     reader = ranges(world)
     start = reader.initialOffset()
@@ -259,7 +259,7 @@ def test_server_that_is_added_later_and_empty_makes_no_batches() -> None:
     assert checkpoint.data() == [b"a", b"b"]
 
 
-def test_unreachable_server_removed_from_the_list_is_omitted_with_a_warning(
+def test_removed_unreachable_server_is_omitted_with_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World(A, B)
@@ -298,7 +298,7 @@ def test_queue_without_ids_is_refused_with_the_way_out() -> None:
         Query(ranges(world)).run_available_now()
 
 
-def test_deleted_queue_is_not_taken_for_a_new_one_of_its_name() -> None:
+def test_recreated_queue_is_distinguished_from_deleted_one() -> None:
     world = World(A).put(A, b"1", b"2")
     checkpoint = Checkpoint()
     Query(ranges(world), checkpoint).run_available_now()
@@ -367,7 +367,7 @@ def test_items_of_other_readers_are_not_skipped() -> None:
 # Lost items.
 
 
-def test_without_fail_on_data_loss_a_new_queue_of_the_name_is_read(
+def test_recreated_queue_is_read_without_fail_on_data_loss(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World(A, B).put(A, b"1", b"2").put(B, b"b")
@@ -394,7 +394,7 @@ def test_without_fail_on_data_loss_released_items_are_skipped() -> None:
     assert checkpoint.data() == [b"0", b"1", b"4", b"5"]
 
 
-def test_without_fail_on_data_loss_a_task_reads_the_remaining_items() -> None:
+def test_task_reads_remaining_items_without_fail_on_data_loss() -> None:
     world = World(A).put(A, *numbered(0, 4))
     world[A].reader = b"s"
     world[A].first_id = 3

@@ -59,7 +59,7 @@ def test_server_that_left_and_is_unreachable_gets_its_release_later() -> None:
     assert world[B].first_id == 2
 
 
-def test_server_that_left_and_lost_its_queue_is_ignored_until_it_returns() -> None:
+def test_departed_server_without_queue_is_ignored_until_return() -> None:
     world = World(A, B).put(B, b"1")
     query = Query(ranges(world, A, B))
     query.trigger()
@@ -73,7 +73,7 @@ def test_server_that_left_and_lost_its_queue_is_ignored_until_it_returns() -> No
         query.trigger()
 
 
-def test_planned_batch_of_an_unreachable_server_fails_and_is_read_later() -> None:
+def test_batch_of_unreachable_server_is_read_later() -> None:
     world = World(A, B)
     checkpoint = Checkpoint()
     world[A].put(b"a")
@@ -89,7 +89,7 @@ def test_planned_batch_of_an_unreachable_server_fails_and_is_read_later() -> Non
     assert sorted(checkpoint.data()) == [b"a", b"b"]
 
 
-def test_planned_batch_of_a_quiescent_server_fails_and_is_read_later(tmp_path: Path) -> None:
+def test_batch_of_quiescent_server_is_read_later(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         address = f"127.0.0.1:{processes.serve('', '--storage', 'scroll:queues').port_of('thrift')}"
         servers = StreamServers((address,), patience_s=0)
@@ -168,7 +168,7 @@ def test_open_reads_of_a_member_that_left_are_confirmed() -> None:
     assert world[B].open == {} and world[B].waiting == []
 
 
-def test_open_reads_of_a_member_that_left_are_put_back_by_a_stop() -> None:
+def test_stop_puts_back_open_reads_of_departed_member() -> None:
     world = World(A, B).put(B, b"1")
     reader = opens(world, A, B)
     reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))

@@ -195,7 +195,7 @@ def test_tls_files_are_read_with_the_options(tmp_path: Path) -> None:
         servers_of({**given, "caFile": key})
 
 
-def test_options_are_pickled_for_a_worker_that_has_the_tls_files(tmp_path: Path) -> None:
+def test_options_are_pickled_for_worker_with_tls_files(tmp_path: Path) -> None:
     servers = servers_of({**MQ1, "caFile": Authority(tmp_path).ca_file, "patience": "5"})
     there = pickle.loads(pickle.dumps(servers))
     assert there == servers

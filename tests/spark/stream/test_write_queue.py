@@ -51,7 +51,7 @@ def test_unsuitable_table_is_reported_in_a_sentence(spark: SparkSession, servers
     assert sum(len(taken(server, "small")) for server in servers) == 6
 
 
-def test_stream_is_put_to_a_queue_and_continues_after_its_checkpoint(
+def test_stream_put_continues_after_checkpoint(
     spark: SparkSession, servers: list[Server], tmp_path: Path
 ) -> None:
     lines = tmp_path / "lines"

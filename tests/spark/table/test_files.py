@@ -49,7 +49,7 @@ def test_name_is_spelled_as_in_its_file(tmp_path: Path) -> None:
     assert {file.owner.queue for file in files(tmp_path)} == {"café", "<b>"}
 
 
-def test_writer_files_are_ordered_by_first_id_and_reader_files_have_none(tmp_path: Path) -> None:
+def test_only_writer_files_are_ordered_by_first_id(tmp_path: Path) -> None:
     fill(tmp_path, {"work.1": WRITER + put(5, b"b"), "work.2": WRITER + put(1, b"a"), "work.3": WRITER})
     fill(tmp_path, {"work.read.": READER, "work.read.x": READER + read_head(1)})
     found = files(tmp_path)
@@ -102,7 +102,7 @@ def test_file_archived_meanwhile_is_read_once(tmp_path: Path, at: bytes, is_copi
         (spool / "work.1").write_bytes(WRITER + put(1, b"a"))
 
 
-def test_name_too_long_for_a_file_is_known_by_the_live_files_and_the_archive(
+def test_long_name_is_known_from_live_files_and_archive(
     tmp_path: Path,
 ) -> None:
     spool, archive = fill(tmp_path / "spool", {}), fill(tmp_path / "archive", {})
@@ -140,7 +140,7 @@ def test_same_queue_in_two_folders_of_a_server_is_refused(
 # Single files.
 
 
-def test_type_of_a_single_file_is_that_of_its_first_bytes(tmp_path: Path) -> None:
+def test_first_bytes_determine_type_of_single_file(tmp_path: Path) -> None:
     damaged = tmp_path / ".kestrel" / "damaged"
     fill(damaged, {"work.5.tail": A})
     fill(tmp_path, {"archive~work.123": WRITER + put(1, b"a"), "work": A, "empty": b"", "work.read.x": READER})

@@ -62,7 +62,7 @@ def test_file_rotated_at_any_listing_is_there_once(tmp_path: Path, at: int) -> N
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_queue_recreated_at_any_listing_is_the_old_or_the_new_one(
+def test_queue_recreated_during_listing_is_old_or_new(
     tmp_path: Path, at: int
 ) -> None:
     fill(tmp_path, {"work.5": A, "work": A})
@@ -95,7 +95,7 @@ def test_file_packed_between_listing_and_opening_is_searched_again(tmp_path: Pat
     assert found in ({b"work.2": len(B), b"work": len(A)}, {b"work.1": len(A), b"work.2": len(A), b"work": len(A)})
 
 
-def test_queues_that_come_and_go_at_each_listing_do_not_delay_it(tmp_path: Path) -> None:
+def test_changing_queues_do_not_delay_listing(tmp_path: Path) -> None:
     """A busy folder gets new queues at any time."""
     (tmp_path / "work").write_bytes(A)
 

@@ -32,7 +32,7 @@ def work(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def test_renamed_file_is_found_also_if_its_name_is_used_again(work: Path) -> None:
+def test_renamed_file_is_found_if_name_is_reused(work: Path) -> None:
     file = planned(work)
     work.rename(work.with_name("work.5"))
     assert read(file) == A
@@ -65,7 +65,7 @@ def test_file_renamed_when_it_is_found_is_searched_again(work: Path) -> None:
         assert reader.read(0, len(A)) == A
 
 
-def test_erased_file_is_missing_also_if_its_name_is_used_again(work: Path) -> None:
+def test_erased_file_is_missing_if_name_is_reused(work: Path) -> None:
     file = planned(work)
     work.with_name("held").hardlink_to(work)  # so that its number is not used again
     work.unlink()

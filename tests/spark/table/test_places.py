@@ -60,7 +60,7 @@ def test_files_matched_by_several_paths_are_there_once(fleet: Path) -> None:
     assert len(places(spool, f"{spool}/", f"{spool}/../spool", f"file:{spool}", fleet / "*" / "spool")) == 2
 
 
-def test_folder_reached_through_links_is_there_once_under_its_first_name(fleet: Path) -> None:
+def test_linked_folder_is_listed_once_under_first_name(fleet: Path) -> None:
     (fleet / "current").symlink_to("s1")
     spool = fleet / "current" / "spool"
     assert [place.server for place in places(fleet / "*" / "spool")] == ["current", "s2"]

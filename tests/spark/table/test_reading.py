@@ -76,7 +76,7 @@ def test_good_records_are_read_and_problems_reported(
         rows(parts, is_failfast=True)
 
 
-def test_zeros_behind_the_last_record_of_a_scroll_are_its_end(
+def test_zeros_after_last_record_end_a_scroll(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(tmp_path, {"work.1": WRITER + put(1, b"a") + bytes(5000), "work.read.": READER})

@@ -142,7 +142,7 @@ def check_rows(file: PlannedFile, begins: list[int], expected: list[Row], dice: 
 
 
 @given(JOURNAL_FILES, st.data())
-def test_any_journal_file_has_the_records_of_the_format_in_any_slices(
+def test_journal_records_are_independent_of_slices(
     contents: bytes, dice: st.DataObject
 ) -> None:
     expected = journal_rows(contents)
@@ -154,7 +154,7 @@ def test_any_journal_file_has_the_records_of_the_format_in_any_slices(
 
 
 @given(SCROLL_FILES, st.booleans(), st.data())
-def test_any_scroll_file_has_the_records_of_the_format_in_any_slices(
+def test_scroll_records_are_independent_of_slices(
     contents: bytes, is_reader: bool, dice: st.DataObject
 ) -> None:
     contents = (scroll.READER if is_reader else scroll.WRITER) + contents
@@ -197,7 +197,7 @@ LARGE = {"work": large_journal(), "work.1": large_scroll()}
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize("most", [1, PART_BYTES // 3, PART_BYTES, 1 << 40])
 @pytest.mark.parametrize("payload", [True, False])
-def test_large_file_in_parts_of_any_size_has_all_its_records(
+def test_large_file_in_parts_has_all_records(
     tmp_path: Path, name: str, most: int, payload: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slices, "SMALLEST_BYTES", 1)

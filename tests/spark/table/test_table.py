@@ -25,7 +25,7 @@ def test_folder_of_journals_is_a_table(spark: SparkSession, tmp_path: Path) -> N
     ]
 
 
-def test_several_tasks_read_servers_of_a_pattern_and_a_large_file(
+def test_several_tasks_read_pattern_and_large_file(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     for server in ("s1", "s2"):
