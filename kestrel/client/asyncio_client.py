@@ -151,7 +151,7 @@ class AsyncioConnection(asyncio.Protocol):
     def is_usable(self) -> bool:
         """Whether a request can be sent: the connection is open, owes no answer, and has no unexpected data.
 
-        After a refusal it is not: the server may be about to close the connection.
+        False after a refusal, because the server may be about to close the connection.
         """
         return self._end is None and not self._is_asking and not self._buffer.size
 

@@ -1,7 +1,7 @@
 """The connections of the Twisted client to one server.
 
 A connection is made when a request needs one. Twisted's ClientService does not fit: it would keep a connection that is
-not needed, and retry for ever where a request must move to another server.
+not needed, and retry forever where a request must move to another server.
 """
 
 from __future__ import annotations

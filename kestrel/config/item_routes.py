@@ -41,7 +41,7 @@ class ItemRoutes:
         """Return for each name the names that its items can go to."""
         destinations = {alias: self._destinations(alias) for alias in self.aliases}
         queues = [*self._queues, *(name for names in destinations.values() for name in names)]
-        # "" stands for all queues that are not in the file: their expireToQueue is the default's.
+        # "" represents all queues that are not in the file. Their expireToQueue is that of the default table.
         queues += [target for name in (*queues, "") for target in self._expiry(name)[1]]
         children = _children(queues)
         ways = destinations.copy()

@@ -110,7 +110,7 @@ class QueueOverrides:
 
 @attrs.frozen(kw_only=True)
 class AliasSettings:
-    """An alias: a name that stands for one or more queues. A put to it goes to each of them."""
+    """An alias: a name for one or more queues. An item put to it is put to each of them."""
 
     name: bytes = attrs.field(metadata=described("name", QUEUE_NAME))
     """The name that clients put to. It masks a queue with the same name."""

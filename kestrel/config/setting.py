@@ -64,7 +64,7 @@ class SettingKind:
     Names are bytes, and each byte is shown as the character of that number (Latin-1). A table has no such text.
     """
     quantity: Literal["size", "duration"] | None = None
-    """What values with a unit measure."""
+    """The dimension of values with a unit."""
 
 
 def _boolean(value: object) -> bool:

@@ -102,7 +102,7 @@ class DamagedRecord(Exception):
 
 
 class ByteSource(Protocol):
-    """The bytes of a file from some offset on, the first of which are in a buffer (`FilePart`)."""
+    """The bytes of a file from an offset on. The first of them are in a buffer (`FilePart`)."""
 
     length: int
     """Number of bytes from the start of the buffer to the end of the file."""

@@ -93,7 +93,7 @@ class JournaledQueueReaderConfig:
     """Called with each expired item before its removal is committed."""
     error_handler: Callable[[QueueItem], bool] | None = attrs.field(default=None, validator=_HOOK)
     """Called with each item returned with `unget`, with its errors already increased. If it returns True the item is
-    removed, otherwise it goes to the next consumer.
+    removed, otherwise the next consumer gets it.
     """
     max_queue_age_ms: int | None = attrs.field(default=None, validator=_NUMBER_OR_NONE)
     """Age of the reader after which `is_ready_for_expiration` is True if it has no items."""

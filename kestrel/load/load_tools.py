@@ -136,7 +136,7 @@ async def packing(run: LoadRun) -> None:
 
 
 async def leaky_reader(run: LoadRun) -> None:
-    """Run one producer and `--clients` readers until each item was confirmed once, or no more items come."""
+    """Run one producer and `--clients` readers until each item was confirmed once, or items stop arriving."""
     [queue] = run.options.queue_names
     producers = await run.connections(1)
     puts = run.stats.request_stats("put")
@@ -315,7 +315,7 @@ _READER_WAIT_MS: Final = 250
 _LONG_HOLD_MS: Final = 60_000
 """Timeout of open reads that will be confirmed, in protocols that let the client set one."""
 _PATIENCE_S: Final = 3.0
-"""Time without an item, in addition to `--hold`, after which no more items are expected."""
+"""Time without an item, in addition to `--hold`, after which the run ends."""
 
 
 class _LeakyReaders:

@@ -12,7 +12,7 @@ _MAX_USED_BYTES: Final = 4096
 """Limit of used bytes that are kept. Above it, the rest is copied if it is smaller than the used bytes."""
 
 _MIN_PIECE_BYTES: Final = 4096
-"""Size from which received bytes are kept as they are. Smaller ones are collected."""
+"""Received pieces of at least this size are kept as they are. Smaller pieces are joined."""
 
 _EMPTY_LINE: Final = re.compile(rb"^\r?\n", re.MULTILINE)
 

@@ -26,7 +26,7 @@ MAX_LINE_BYTES: Final = 8 * 1024
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
 
 _ABSOLUTE_EXPIRY_S: Final = 1_000_000
-"""Expiry from which it is in seconds since the epoch. A lower one is in seconds from now."""
+"""An expiry of at least this value is in seconds since the epoch. A lower value is in seconds from now."""
 
 _MAX_CACHED_LINES: Final = 4096
 _MAX_CACHED_LINE_BYTES: Final = 128

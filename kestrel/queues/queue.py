@@ -393,7 +393,7 @@ class Queue(HeadOwner):
     # The end, and storage failures.
 
     def stop(self) -> Deferred[None]:
-        """Put all open reads back in the order of taking, and start no more moves, because the server stops.
+        """Put all open reads back in the order in which they were taken, and start no further moves.
 
         Fires when the batches of all moves are settled.
         """

@@ -63,7 +63,7 @@ class StatusFile(Protocol):
 
 
 class ServerStatus:
-    """The published status, and the status in force, by which requests are accepted.
+    """The published status, and the status in force, which decides if a request is accepted.
 
     After a change to a stricter status, they differ for `grace_ms`, so that clients can learn of it and go elsewhere.
     """
@@ -93,7 +93,7 @@ class ServerStatus:
 
     @property
     def in_force(self) -> StatusLevel:
-        """The status by which requests are accepted."""
+        """The status that decides if a request is accepted."""
         return self._in_force
 
     def _enforce(self, status: StatusLevel) -> None:

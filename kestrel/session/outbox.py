@@ -82,7 +82,7 @@ class Outbox:
         self.current_command = Command()
         """The command that the next replies answer."""
         self.is_paused = False
-        """Whether the transport accepts no more bytes for now."""
+        """Whether the transport has asked to pause sending."""
         self.held_bytes = 0
         self.transport_bytes = 0
         """Bytes of the last write, if the transport has accepted no more since."""
@@ -254,7 +254,7 @@ class Outbox:
                 entry.sent(False)
 
     def pause(self) -> None:
-        """Stop sending: the transport accepts no more bytes for now."""
+        """Stop sending until `resume`, because the buffer of the transport is full."""
         self.is_paused = True
 
     def resume(self) -> None:

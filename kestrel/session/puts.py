@@ -106,7 +106,7 @@ class _SlicedPut:
         return True
 
     def _put_for_one_slice(self) -> bool:
-        """Put items while there is time in the slice and room for them. Return True when no more are to be put.
+        """Put items while there is time in the slice and room for them. Return True when the put is finished.
 
         Raises a `KestrelError` if an error occurs before any item is stored.
         """

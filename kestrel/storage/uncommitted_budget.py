@@ -51,7 +51,7 @@ class UncommittedBudget:
 
     @property
     def is_full(self) -> bool:
-        """Whether a new request has to wait. It also waits if others are waiting, so that it does not overtake them."""
+        """Whether a new request must wait. It also waits while others wait, and so cannot overtake them."""
         if self.most_bytes is None:
             return False
         return bool(self._waiters) or self.bytes + self._admitted_bytes >= self.most_bytes

@@ -254,7 +254,7 @@ def kill_server(data: Path) -> None:
 
 
 def _signal_all(postmaster: int, number: int) -> None:
-    # The postmaster is first, so that it starts no more children.
+    # Signal the postmaster first, so that it does not start further children.
     os.kill(postmaster, number)
     for pid in _children(postmaster):
         with suppress(ProcessLookupError):

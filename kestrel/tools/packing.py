@@ -115,7 +115,7 @@ def pack_queue(
         disk.erase(folder + b"/" + path)
     if queue.segments is not None:
         queue.segments.erase()
-    if replacement.size:  # the current file is empty: let the packed one be it
+    if replacement.size:  # the current file is empty: replace it with the packed one
         disk.rename(folder + b"/" + rotated_name(name, number), folder + b"/" + current_name(name))
         disk.sync_folder(folder)
     return after

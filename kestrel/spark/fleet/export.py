@@ -175,7 +175,7 @@ class ServerTotals(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """What was exported, and remarks on problems of the source files."""
+    """Totals of an export, and remarks on problems of the source files."""
 
     servers: list[ServerTotals]
     """Sorted by name."""

@@ -281,7 +281,7 @@ def _size_of(reads: Sequence[OpenRead]) -> int:
 
 
 def _fitting(reads: Sequence[OpenRead], size: int, room: int) -> int:
-    """Return how many more items, of which `reads` have `size` bytes, are likely to fit in `room` bytes, at least 1."""
+    """Return how many further items are likely to fit in `room` bytes, at least 1. All `reads` have `size` bytes."""
     if not reads:
         return FIRST_READS
     return max(1, min(MOST_READS, room * len(reads) // (size or 1)))

@@ -125,8 +125,7 @@ class _RestartReplay(Exception):
 class _Loading:
     """The replay of one queue's files, in order.
 
-    The segment log is used up to the first file that it does not describe. Nothing is known of that file and later
-    ones.
+    The segment log is used up to the first file that is missing in it. Nothing is known of that file and later ones.
     """
 
     def __init__(self, disk: Disk, folder: bytes, files: QueueFiles, target: QueueReplayTarget) -> None:

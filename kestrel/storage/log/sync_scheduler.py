@@ -81,7 +81,7 @@ class SyncedFiles(Protocol):
         """Record that a sync has succeeded. Return False if it must be repeated."""
 
     def sync_failed(self) -> None:
-        """Discard the records written since the last sync, of which none is acknowledged."""
+        """Discard the records written since the last sync. None of them was acknowledged."""
 
 
 class SyncState(Enum):

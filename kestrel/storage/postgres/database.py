@@ -26,7 +26,7 @@ from kestrel.storage.postgres.ownership import LOCK_S, Ownership
 log = Logger(__name__)
 
 SLOWEST: Final = 1 << 20
-"""Lowest assumed network speed, in bytes per second. A large batch gets more time, or it would be retried for ever."""
+"""Lowest assumed network speed, in bytes per second. A large batch gets more time, or it would be retried forever."""
 
 
 @implementer(IDatabase)

@@ -39,8 +39,8 @@ class PendingChanges:
 
     def __init__(self, is_new: bool = False) -> None:
         self.is_new = is_new
-        """Whether the database must first delete everything stored under the queue's name. True for a queue that it
-        does not know."""
+        """Whether the database must first delete everything stored under the queue's name. True for a queue that
+        the database does not know."""
         self.puts: dict[int, StoredItem] = {}
         """New items by position, lowest first."""
         self.bytes = 0

@@ -47,7 +47,7 @@ def pass_time(subject: StorageUnderTest, seconds: float) -> None:
 
 
 def is_waiting_in_vain(outcomes: list[DeferredOutcome]) -> bool:
-    """Return True if there are outcomes, none of which has fired."""
+    """Return True if there are outcomes and none has fired."""
     return bool(outcomes) and not any(outcome.is_there for outcome in outcomes)
 
 
