@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeAlias
 
 from kestrel.disk.files import Disk, FileIdentity, appending
-from kestrel.disk.reader import FileReader, UnfinishedRecord
+from kestrel.disk.reader import FileReader
 from kestrel.item import Item
 from kestrel.journal.cursor import locate_items
 from kestrel.journal.fileset import JournalFile, JournalFileKind
-from kestrel.journal.opcodes import XID_ITEM_HEADER
-from kestrel.journal.records import decode_record
+from kestrel.journal.item_reader import read_items
+from kestrel.journal.records import decode_item
 from kestrel.journal.rewrite import Boundary
 from kestrel.journal.segments import Segment, SegmentLog
 
@@ -82,7 +82,7 @@ def find_items(
             with open_file(file.file_name) as reader:
                 offsets = locate_items(reader, segment.size, [each - first_id for each in ids])
                 for item_id, offset in zip(ids, offsets, strict=False):
-                    items[item_id] = _read_item(reader, offset, item_id, now_ms)
+                    items[item_id] = _read_item(reader, offset, segment.size, item_id, now_ms)
                     if item_id == state.first_id:
                         behind_offset = start + offset
         first_id, start = next_id, start + segment.size
@@ -91,16 +91,9 @@ def find_items(
     return items, behind_offset
 
 
-def _read_item(reader: FileReader, offset: int, item_id: int, now_ms: int) -> Item:
-    """Return the item `item_id`, whose record begins at `offset` of a file."""
-    size = XID_ITEM_HEADER.size
-    while True:
-        part = reader.part(offset, size)
-        try:
-            record = decode_record(part.data, 0, part)
-        except UnfinishedRecord as unfinished:
-            size = unfinished.needs
-        else:
-            item = Item(record.data, now_ms if record.add_ms is None else record.add_ms, record.expiry_ms)
-            item.id = item_id
-            return item
+def _read_item(reader: FileReader, offset: int, end: int, item_id: int, now_ms: int) -> Item:
+    """Return the item `item_id`, whose record begins at `offset` of a file and ends before `end`. Raise OSError."""
+    [record] = read_items(reader, 0, offset, end, skip=0, max_items=1, room_bytes=0, now_ms=now_ms).records
+    item = decode_item(record)
+    item.id = item_id
+    return item
