@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from kestrel.histogram import Histogram
 from kestrel.tools.formatting import align_table
@@ -147,10 +147,10 @@ REDRAW_INTERVAL_S: Final = 0.2
 class RunProgress:
     """A progress line on standard error, which is drawn only on a terminal."""
 
-    def __init__(self, tool: str, run_stats: RunStats, stream: TextIO | None = None) -> None:
+    def __init__(self, tool: str, run_stats: RunStats) -> None:
         self._tool = tool
         self._run_stats = run_stats
-        self._line = TerminalLine(stream)
+        self._line = TerminalLine()
 
     def draw(self) -> None:
         """Redraw the line. It shows only the last three kinds of requests, since a run may have many."""

@@ -378,9 +378,9 @@ class FaultyDatabase:
         """
         self._faults.setdefault(operation, []).append(_DatabaseFault(error, times, after, is_done))
 
-    def fail_changes_of(self, name: bytes, error: StorageError | None = None) -> None:
+    def fail_changes_of(self, name: bytes) -> None:
         """Make each batch that changes this queue fail without being applied."""
-        error = error or StorageError("the database cannot do that")
+        error = StorageError("the database cannot do that")
         fault = _DatabaseFault(error, None, 0, False, lambda batch: name in (each.queue.name for each in batch.changes))
         self._faults.setdefault("apply", []).append(fault)
 

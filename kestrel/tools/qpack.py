@@ -84,7 +84,7 @@ def _pack_or_verify(arguments: Namespace, disk: Disk) -> int:
         output.flush()
         for remark in outcome.remarks:
             print_error(TOOL, remark.sentence)
-        if any(outcome.complaints):
+        if outcome.has_complaint:
             status = EX_FOUND
     return status
 
@@ -107,9 +107,9 @@ class QueueOutcome(NamedTuple):
     """Object of the JSON report; None if there are only remarks."""
 
     @property
-    def complaints(self) -> Iterator[str]:
-        """Sentences of the remarks that change the exit status."""
-        return (remark.sentence for remark in self.remarks if remark.is_complaint)
+    def has_complaint(self) -> bool:
+        """True if a remark changes the exit status."""
+        return any(remark.is_complaint for remark in self.remarks)
 
 
 def failed_outcome(queue: str | None, sentence: str, state: str = "failed") -> QueueOutcome:

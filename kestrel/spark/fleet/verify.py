@@ -117,7 +117,7 @@ def outcome_batches(
     outcomes: list[tuple[QueueOutcome, int]] = []
     try:
         for each in work(upkeep):
-            outcomes.append((each, EX_FOUND if any(each.complaints) else EX_OK))
+            outcomes.append((each, EX_FOUND if each.has_complaint else EX_OK))
     except OSError as error:
         outcomes.append((failed_outcome(None, f"{failure}: {explain_os_error(error)}"), EX_FOUND))
     except ToolFailed as error:

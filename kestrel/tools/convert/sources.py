@@ -190,9 +190,8 @@ class JournalSource(ConversionSource):
 
     def _families(self) -> Iterator[Family]:
         by_parent: dict[bytes, list[bytes]] = {}
-        for name, files in self.folder.journals().items():
-            if files.has_items:
-                by_parent.setdefault(location_of(name).journal, []).append(name)
+        for name in self.folder.journals():
+            by_parent.setdefault(location_of(name).journal, []).append(name)
         return (Family(parent, tuple(sorted(names))) for parent, names in by_parent.items())
 
     @property
