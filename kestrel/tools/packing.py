@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import FileNumbers
 from kestrel.journal.fileset import (
@@ -22,14 +20,14 @@ from kestrel.storage.journal.load import load_queue
 from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
 from kestrel.tools.files.snapshot_files import FileReadResult, ItemsDigest, JournalSnapshot, ProgressReader
 from kestrel.tools.formatting import show_queue
-from kestrel.tools.progress import ByteProgress, Progress
+from kestrel.tools.progress import Progress
 from kestrel.tools.tool_runner import ToolFailed
 
 
 class JournalInspection:
     """A summary of a queue's files, which shows whether other files hold the same items."""
 
-    def __init__(self, journal: JournalSnapshot, now_ms: int, progress: Progress = ByteProgress) -> None:
+    def __init__(self, journal: JournalSnapshot, now_ms: int, progress: Progress) -> None:
         """Read all files of the journal. Raise OSError."""
         contents = JournalContents(journal, now_ms, progress)
         contents.replay()
@@ -97,7 +95,7 @@ def pack_queue(
     number = replacement.boundary.number
     replaced = queue.history.rotated_up_to(number)
     with progress(f"{show_queue(name)}: writing", before.packed_bytes) as writing:
-        runs = _counted(replacement.runs(disk, folder, replaced), writing)
+        runs = writing.counted(replacement.runs(disk, folder, replaced), len)
         write_temporary(disk, folder, name, number, runs, replacement.most_bytes(), lambda: False)
     temporary = temporary_name(name, number)
     try:
@@ -119,9 +117,3 @@ def pack_queue(
         disk.rename(folder + b"/" + rotated_name(name, number), folder + b"/" + current_name(name))
         disk.sync_folder(folder)
     return after
-
-
-def _counted(runs: Iterable[bytes], progress: ByteProgress) -> Iterator[bytes]:
-    for run in runs:
-        yield run
-        progress.advance(len(run))

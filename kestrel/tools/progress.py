@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Final, Self, TextIO, TypeAlias
+from typing import Final, Self, TextIO, TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 LARGE_BYTES: Final = 64 * 1024 * 1024
 """Fewer bytes are read so quickly that no progress is shown."""
@@ -113,6 +115,12 @@ class ByteProgress(_TimedProgress):
             f"  {self.done // _MB} of {self._total // _MB} MB  {rate / _MB:.0f} MB/s"
             f"  {left_s // 60}:{left_s % 60:02d} left"
         )
+
+    def counted(self, parts: Iterable[T], size: Callable[[T], int]) -> Iterator[T]:
+        """Yield the parts, and add the size of each to the bytes done once it has been used."""
+        for part in parts:
+            yield part
+            self.advance(size(part))
 
 
 Progress: TypeAlias = Callable[[str, int], AbstractContextManager[ByteProgress]]

@@ -108,7 +108,7 @@ def _plan(
     for place in places:
         try:
             folder = Folder(disk, place.folder)
-            there = _queues_in(folder) if names else frozenset()
+            there = folder.queue_names() if names else frozenset[bytes]()
             here = [name for name in names if name in there]
             of_folder = list(units(place, here, folder)) if here or not names else []
             missing.difference_update(here)
@@ -120,11 +120,6 @@ def _plan(
         shown = ", ".join(show_queue(name) for name in sorted(missing))
         raise SourceFailed(f"no folder has a queue {shown}: kestrel-qdump -q FOLDER lists the queues")
     return [replace(unit, number=number) for number, unit in enumerate(planned)]
-
-
-def _queues_in(folder: Folder) -> frozenset[bytes]:
-    of_scrolls = (queue.name for scroll in folder.scrolls().values() for queue in scroll.queues)
-    return frozenset([*folder.journals(), *(name for name in of_scrolls if name is not None)])
 
 
 def _whole(place: JournalLocation, names: Sequence[bytes]) -> Unit:

@@ -209,7 +209,10 @@ class _Conversion:
         quiet = ByteProgress("", 0)
         with ByteProgress("writing", sum(each.data_bytes for each in sums.queues.values())) as progress:
             for family in source.families:
-                target.write(family, sums.queues, _counted(source.steps(family, quiet), progress))
+                steps = progress.counted(
+                    source.steps(family, quiet), lambda step: len(step.data) * len(step.queue_indexes)
+                )
+                target.write(family, sums.queues, steps)
                 target.sync()
 
     def _compare(self, sums: FolderSums, now_ms: int) -> None:
@@ -260,12 +263,6 @@ def _checked(family: Family, steps: Iterator[FamilyItem], target: ConversionTarg
                 f" {target.max_data_bytes}: take it from the queue first"
             )
         yield step
-
-
-def _counted(steps: Iterator[FamilyItem], progress: ByteProgress) -> Iterator[FamilyItem]:
-    for step in steps:
-        yield step
-        progress.advance(len(step.data) * len(step.queue_indexes))
 
 
 if __name__ == "__main__":

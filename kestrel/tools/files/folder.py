@@ -121,6 +121,11 @@ class Folder:
         self._list()
         return self._scrolls
 
+    def queue_names(self) -> set[bytes]:
+        """Return the names of all queues of the journals and scrolls that are known. Raise OSError."""
+        of_scrolls = (queue.name for scroll in self.scrolls().values() for queue in scroll.queues)
+        return {*self.journals(), *(name for name in of_scrolls if name is not None)}
+
     def strays(self) -> Strays:
         """Return the files that belong to no queue and may need a report. Raise OSError."""
         self._list()
@@ -191,8 +196,7 @@ class Folder:
 
     def shown(self) -> str:
         """Return a phrase that lists the folder's queues, such as ``has mail, work``."""
-        names = {queue.name for scroll in self.scrolls().values() for queue in scroll.queues}
-        there = [show_queue(each) for each in sorted({name for name in names if name is not None} | {*self.journals()})]
+        there = list(map(show_queue, sorted(self.queue_names())))
         more = f" and {len(there) - 10} more" if len(there) > 10 else ""
         return f"has {', '.join(there[:10])}{more}" if there else "has no queues; name another folder"
 

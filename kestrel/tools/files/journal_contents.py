@@ -16,7 +16,7 @@ from kestrel.storage.journal.load import QueueReplayTarget
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
 from kestrel.tools.formatting import show_queue
-from kestrel.tools.progress import ByteProgress, Progress
+from kestrel.tools.progress import Progress
 
 SETTINGS: Final = QueueSettings(max_memory_size_bytes=8 * 1024 * 1024)
 """Settings that bound the memory of a replayed queue: this size, its open reads, and one item."""
@@ -33,7 +33,7 @@ class JournalContents:
         self,
         journal: JournalSnapshot,
         now_ms: int,
-        progress: Progress = ByteProgress,
+        progress: Progress,
         settings: QueueSettings = SETTINGS,
     ) -> None:
         self.files: list[FileReadResult] = []

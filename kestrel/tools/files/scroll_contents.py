@@ -198,7 +198,7 @@ class ScrollQueueContents:
 class ScrollContents:
     """The records and remaining items of a `ScrollSnapshot`. All methods may raise OSError."""
 
-    def __init__(self, scroll: ScrollSnapshot, now_ms: int, progress: Progress = ByteProgress) -> None:
+    def __init__(self, scroll: ScrollSnapshot, now_ms: int, progress: Progress) -> None:
         self.scroll = scroll.scroll
         self.size = scroll.size
         self._opened = scroll
