@@ -75,14 +75,13 @@ def initdb(found: Path, data: Path) -> list[str | Path]:
 class PrivateServer:
     """A PostgreSQL server that a test can start, stop, kill and freeze.
 
-    Without `folder` it creates one that every user may enter, as the user `postgres` must. The server does not sync by
-    default, which only a crash of the machine would reveal. With `is_synced` it syncs, and the folder is on a disk.
+    It creates a folder that every user may enter, as the user `postgres` must. The server does not sync by default,
+    which only a crash of the machine would reveal. With `is_synced` it syncs, and the folder is on a disk.
     With `standby_of` it is a standby of a running server. `settings` are those of postgresql.conf.
     """
 
     def __init__(
         self,
-        folder: Path | None = None,
         *,
         is_synced: bool = False,
         standby_of: PrivateServer | None = None,
@@ -92,7 +91,6 @@ class PrivateServer:
         if found is None:
             raise FileNotFoundError("PostgreSQL is not installed (Debian: apt-get install postgresql)")
         self._programs = found
-        self._given_folder = folder
         self._primary = standby_of
         self._settings = {
             "listen_addresses": "",
@@ -108,7 +106,7 @@ class PrivateServer:
         """Folder of the data, the socket and the log."""
 
     def __enter__(self) -> PrivateServer:
-        self.folder = self._given_folder or Path(tempfile.mkdtemp(prefix="kestrel-pg-", dir=self._parent))
+        self.folder = Path(tempfile.mkdtemp(prefix="kestrel-pg-", dir=self._parent))
         try:
             self._create()
             self.start()
@@ -184,7 +182,6 @@ class PrivateServer:
     # Implementation.
 
     def _create(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)
         data, log = self.folder / "data", self.folder / "log"
         make_data_folder(data)
