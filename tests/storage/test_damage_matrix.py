@@ -14,7 +14,7 @@ import pytest
 from tests.sample import step_between
 from tests.torture import damage_matrix as matrix
 from tests.torture import damage_scenes as scenes
-from tests.torture.damage import quick_folder
+from tests.torture.damage import lay_out, quick_folder
 
 LONG: Final = b"\xe9" * 61
 
@@ -85,7 +85,7 @@ def undamaged(name: str) -> matrix.Case:
     path = min(path for path in scene.files if path.startswith(("work", ".kestrel/storage-scroll")))
     damage = matrix.Damage(path, "nothing", len(scene.files[path]), scene.files[path])
     with quick_folder() as parent:
-        matrix.lay_out(parent / "queues", scene.files)
+        lay_out(parent / "queues", scene.files)
         first = matrix.start(parent / "queues", scene)
         return matrix.Case(scene, damage, first, matrix.start(parent / "queues", scene))
 

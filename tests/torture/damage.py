@@ -17,11 +17,12 @@ import argparse
 import math
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from itertools import islice, pairwise
@@ -33,9 +34,9 @@ from twisted.python.failure import Failure
 from kestrel.disk.files import Disk
 from tests.journal import reference
 from tests.journal.handwritten import addx
-from tests.journal.restarts import NOW_MS, Journal
+from tests.journal.restarts import NOW_MS, Journal, files_of
 from tests.sample import of_each_kind, step_between
-from tests.torture.check_report import CheckReport
+from tests.torture.check_report import CheckReport, PromiseReport
 
 Files: TypeAlias = dict[str, bytes]
 Items: TypeAlias = list[tuple[bytes, int, int]]
@@ -52,8 +53,6 @@ FIELDS_BYTES: Final = 30
 """Bytes at the beginning of a record that contain its fields and some of its data."""
 RECORDINGS_PER_START: Final = 40
 """Number of damaged recordings in one folder."""
-MAX_SHOWN: Final = 10
-"""Number of faults shown for each promise. The others are counted."""
 
 read: Final = lru_cache(maxsize=1000)(reference.read)
 
@@ -63,21 +62,9 @@ def recordings() -> dict[str, Files]:
     found = {}
     for folder in sorted(GOLDEN.iterdir()):
         packed = folder / "packed"
-        found[folder.name] = {"work": packed.read_bytes()} if packed.exists() else files_in(folder / "journal")
+        files = {"work": packed.read_bytes()} if packed.exists() else files_of(folder / "journal")
+        found[folder.name] = dict(sorted(files.items()))
     return found
-
-
-def files_in(folder: Path) -> Files:
-    """Return the plain files of a folder with their contents, or nothing if there is no folder."""
-    if not folder.exists():
-        return {}
-    files = {}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_file():
-                with open(entry, "rb", buffering=0) as file:
-                    files[entry.name] = file.read()
-    return dict(sorted(files.items()))
 
 
 # Files that a start replays.
@@ -191,14 +178,15 @@ def sample(contents: bytes, number: int, kinds: set[int]) -> list[int]:
 
 
 class Case:
-    """A damaged recording before a start."""
+    """A damaged recording, and the results of two starts."""
+
+    first: Start
+    second: Start
 
     def __init__(self, recorded: Files, damage: Damage) -> None:
         self.damage = damage
         self.files = {**recorded, damage.file: damage.contents}
         self.queues = replayed(self.files)
-        self._recorded = read(recorded[damage.file])
-        """The records of the file before the damage."""
 
     def __str__(self) -> str:
         return f"{self.damage.file} {self.damage.what} at {self.damage.offset}"
@@ -212,51 +200,6 @@ class Case:
     def damaged_file(self) -> File | None:
         """The damaged file, or None if a start does not replay it."""
         return next((file for file in self.replayed if file.name_before == self.damage.file), None)
-
-    # The damaged records, as they were recorded.
-
-    @cached_property
-    def front_bytes(self) -> int:
-        """End of the last good record before the damage."""
-        return max(end for end in borders(self._recorded) if end <= self.damage.offset)
-
-    @property
-    def good_bytes(self) -> int:
-        """End of the last good record of the undamaged file."""
-        return self._recorded.end
-
-    @cached_property
-    def front(self) -> list[reference.Record]:
-        """The records before the damage."""
-        return [record for record in self._recorded.records if record.offset < self.front_bytes]
-
-    @cached_property
-    def changed(self) -> list[reference.Record] | None:
-        """The damaged record and those after it, or None if its size or kind has changed."""
-        behind = self._recorded.records[len(self.front) :]
-        if not behind or self.damage.what == CUT:
-            return None
-        record = with_changed_field(behind[0], self.damage)
-        return None if record is None else [record, *behind[1:]]
-
-
-def with_changed_field(record: reference.Record, damage: Damage) -> reference.Record | None:
-    """Return the record with a damaged xid, time or data, or None if another byte was damaged."""
-    place = damage.offset - record.offset
-    contents = damage.contents[record.offset :]
-    has_xid = record.opcode not in (reference.ADD, reference.ADDX)
-    if has_xid and 1 <= place < 5:
-        return record._replace(xid=reference.number(contents[1:5]))
-    times = 9 if has_xid else 5
-    if record.item is None or place < times:
-        return None
-    data = len(record.item[0])
-    if record.opcode == reference.ADD:
-        return record._replace(item=(contents[9 : 9 + data], None, reference.number(contents[5:9]) * 1000))
-    if record.opcode == reference.EIGHT and place < times + 8:
-        return None  # the record is only valid with a plausible add time
-    add_ms, expiry_ms = (reference.number(contents[start : start + 8]) for start in (times, times + 8))
-    return record._replace(item=(contents[times + 16 : times + 16 + data], add_ms, expiry_ms))
 
 
 # Starts.
@@ -287,9 +230,9 @@ def start(folder: Path, disk: Disk) -> dict[int, Start]:
     found: dict[int, Start] = defaultdict(lambda: Start({}, {}, {}, {}, {}))
     journal = Journal(folder, disk)
     try:
-        for name, contents in files_in(folder).items():
+        for name, contents in files_of(folder).items():
             found[number_of(name)].files[name_of(name)] = contents
-        for name, contents in files_in(folder / ".kestrel" / "damaged").items():
+        for name, contents in files_of(folder / ".kestrel" / "damaged").items():
             found[number_of(name)].set_aside[name_of(name)] = contents
         for queue, loaded in journal.loaded.items():
             name = queue.decode("latin-1")
@@ -317,17 +260,21 @@ def name_of(name: str) -> str:
     return name.partition("-")[2]
 
 
-def lay_out(folder: Path, files: Files) -> None:
-    """Make a folder hold exactly these files, without segment logs and quarantined copies."""
-    there = files_in(folder)
-    for name in there.keys() - files.keys():
-        (folder / name).unlink()
-    for name, contents in files.items():
-        if there.get(name) != contents:
-            overwrite(folder / name, contents)
-    for private in (folder / ".kestrel" / "damaged", folder / ".kestrel" / "segments"):
-        for name in files_in(private):
-            (private / name).unlink()
+def lay_out(folder: Path, files: Files, originals: Path | None = None, copied: Sequence[str] = ()) -> None:
+    """Make a folder hold exactly these files, by their paths in it.
+
+    With `originals`, the folder that a storage wrote, the files are links into it and so keep their inodes, except
+    those in `copied`.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    for path, contents in files.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if originals is None or path in copied:
+            overwrite(target, contents)
+        else:
+            overwrite(originals / path, contents)
+            target.hardlink_to(originals / path)
 
 
 def overwrite(path: Path, contents: bytes) -> None:
@@ -368,31 +315,12 @@ def kept_contents(contents: bytes, *, is_after: bool) -> bytes:
 Faults: TypeAlias = Iterator[str]
 
 
-def every_queue_is_served(case: Case, first: Start, second: Start) -> Faults:
+def every_queue_is_served(case: Case) -> Faults:
     """Check that both starts serve every queue, and no other."""
-    for found in (first, second):
+    for found in (case.first, case.second):
         yield from (f"{queue}: {failure}" for queue, failure in found.failures.items())
         if found.items.keys() != case.queues.keys():
             yield f"serves {sorted(found.items)}"
-
-
-def records_before_the_damage_are_kept(case: Case, first: Start, second: Start) -> Faults:
-    """Check that the damaged file keeps the records before the damage.
-
-    If the file was cut, it keeps no others. If its records still have the same borders, it keeps all.
-    """
-    file = case.damaged_file
-    if file is None or follows_damage(case, file):
-        return
-    kept = first.files.get(file.name, b"")
-    if not file.before.startswith(kept):
-        yield f"{len(kept)} bytes are kept that the file did not have"
-    if len(kept) < case.front_bytes:
-        yield f"{len(kept)} bytes are kept, expected at least {case.front_bytes}"
-    if case.damage.what == CUT and len(kept) != case.front_bytes:
-        yield f"{len(kept)} bytes are kept, expected {case.front_bytes}"
-    if case.changed is not None and len(kept) != case.good_bytes:
-        yield f"{len(kept)} bytes are kept, expected {case.good_bytes}"
 
 
 def follows_damage(case: Case, file: File) -> bool:
@@ -401,44 +329,12 @@ def follows_damage(case: Case, file: File) -> bool:
     return any(read(each.before).problem for each in files[: files.index(file)])
 
 
-def records_before_the_damage_take_effect(case: Case, first: Start, second: Start) -> Faults:
-    """Check the items against the recorded records, without reading damaged bytes.
-
-    Damaged bytes may read as other records. Each of these removes at most one item and has at least one byte.
-    """
-    for queue, files in case.queues.items():
-        if queue not in first.items:
-            continue
-        index = files.index(case.damaged_file) if case.damaged_file in files else len(files)
-        if index < len(files) and follows_damage(case, files[index]):
-            continue  # `queues_match_the_reference_reader` covers it
-        kept_of = kept_files(files)
-        later = [record for file in files[index + 1 :] for record in read(kept_of[file.name]).records]
-        replay = reference.Queue(NOW_MS)
-        for file in files[:index]:
-            replay.do(read(kept_of[file.name]).records)
-        invented_bytes = 0
-        if index < len(files):
-            replay.do(case.front)
-            if case.changed is None:
-                invented_bytes = max(0, len(first.files.get(files[index].name, b"")) - case.front_bytes)
-            else:
-                replay.do(case.changed)
-        if invented_bytes:
-            lost = Counter(replay.after_a_restart()) - Counter(first.items[queue])
-            if lost.total() > invented_bytes + len(later):
-                yield f"{queue}: {lost.total()} items are lost"
-            continue
-        replay.do(later)
-        yield from differences(queue, first, replay)
-
-
-def no_byte_is_discarded(case: Case, first: Start, second: Start) -> Faults:
+def no_byte_is_discarded(case: Case) -> Faults:
     """Check that the kept and the quarantined bytes of each file are the file before the start."""
-    copies = dict(first.set_aside)
+    copies = dict(case.first.set_aside)
     for file in case.replayed:
         name = f"{file.name}.{NOW_MS}"
-        kept, copy = first.files.get(file.name, b""), copies.pop(name, b"") + copies.pop(name + ".tail", b"")
+        kept, copy = case.first.files.get(file.name, b""), copies.pop(name, b"") + copies.pop(name + ".tail", b"")
         if follows_damage(case, file):
             kept = file.before[: read(file.before).end]  # the start drops its removals
         if kept + copy != file.before:
@@ -451,21 +347,21 @@ def no_byte_is_discarded(case: Case, first: Start, second: Start) -> Faults:
         yield f"unexpected quarantined copies: {sorted(copies)}"
 
 
-def other_files_are_unchanged(case: Case, first: Start, second: Start) -> Faults:
+def other_files_are_unchanged(case: Case) -> Faults:
     """Check that other files have changed only by recorded damage, and that there are no new files."""
     kept = {name: contents for files in case.queues.values() for name, contents in kept_files(files).items()}
     for file in case.replayed:
-        if file != case.damaged_file and first.files.get(file.name) != kept[file.name]:
+        if file != case.damaged_file and case.first.files.get(file.name) != kept[file.name]:
             yield f"{file.name} was changed"
-    others = first.files.keys() - {file.name for file in case.replayed} - case.queues.keys()
+    others = case.first.files.keys() - {file.name for file in case.replayed} - case.queues.keys()
     if others:
         yield f"unexpected files: {sorted(others)}"
 
 
-def queues_match_the_reference_reader(case: Case, first: Start, second: Start) -> Faults:
+def queues_match_the_reference_reader(case: Case) -> Faults:
     """Check queues and files against a second reader, which reads damaged bytes up to the first invalid record."""
     for queue, files in case.queues.items():
-        if queue not in first.items:
+        if queue not in case.first.items:
             continue
         replay = reference.Queue(NOW_MS)
         expected = {queue: b""}
@@ -476,38 +372,38 @@ def queues_match_the_reference_reader(case: Case, first: Start, second: Start) -
             expected[file.name] = kept[file.name]
             if reading.end == 0 and reading.problem == "damaged" and file.name != queue:
                 del expected[file.name]
-        yield from differences(queue, first, replay)
+        yield from differences(queue, case.first, replay)
         for name, contents in expected.items():
-            if first.files.get(name) != contents:
+            if case.first.files.get(name) != contents:
                 yield f"{name} is not cut at {len(contents)}"
-        not_moved = [file.name for file in files if file.name in first.files and file.name not in expected]
+        not_moved = [file.name for file in files if file.name in case.first.files and file.name not in expected]
         if not_moved:
             yield f"{not_moved} should have been quarantined completely"
 
 
-def a_second_start_finds_the_same(case: Case, first: Start, second: Start) -> Faults:
+def a_second_start_finds_the_same(case: Case) -> Faults:
     """Check that a second start finds the same items, quarantines nothing, and finds only complete new records."""
-    if second.items != first.items:
+    if case.second.items != case.first.items:
         yield "the second start found other items"
-    if second.set_aside != first.set_aside:
-        yield f"quarantined at the second start: {sorted(second.set_aside.keys() - first.set_aside.keys())}"
-    if second.files.keys() != first.files.keys():
-        yield f"the second start found {sorted(second.files)}"
+    if case.second.set_aside != case.first.set_aside:
+        yield f"quarantined at the second start: {sorted(case.second.set_aside.keys() - case.first.set_aside.keys())}"
+    if case.second.files.keys() != case.first.files.keys():
+        yield f"the second start found {sorted(case.second.files)}"
         return
-    for name, contents in first.files.items():
-        later = second.files[name]
+    for name, contents in case.first.files.items():
+        later = case.second.files[name]
         is_current = name in case.queues
         if not later.startswith(contents) or (len(later) > len(contents) and not is_current):
             yield f"{name} was changed"
         elif read(later[len(contents) :]).problem:
             yield f"invalid bytes were appended to {name}"
     for queue, files in case.queues.items():
-        if queue not in second.items:
+        if queue not in case.second.items:
             continue
         replay = reference.Queue(NOW_MS)
         for name in dict.fromkeys([*(file.name for file in files), queue]):
-            replay.do(read(second.files.get(name, b"")).records)
-        yield from differences(queue, second, replay)
+            replay.do(read(case.second.files.get(name, b"")).records)
+        yield from differences(queue, case.second, replay)
 
 
 def differences(queue: str, found: Start, replay: reference.Queue) -> Faults:
@@ -526,12 +422,10 @@ def next_xid_after_a_restart(replay: reference.Queue) -> int:
     return again.next_xid()
 
 
-Promise: TypeAlias = Callable[[Case, Start, Start], Faults]
+Promise: TypeAlias = Callable[[Case], Faults]
 
 PROMISES: Final[tuple[Promise, ...]] = (
     every_queue_is_served,
-    records_before_the_damage_are_kept,
-    records_before_the_damage_take_effect,
     no_byte_is_discarded,
     other_files_are_unchanged,
     queues_match_the_reference_reader,
@@ -539,34 +433,11 @@ PROMISES: Final[tuple[Promise, ...]] = (
 )
 
 
-class Report:
-    """Counts damaged recordings, and collects the faults by promise."""
-
-    def __init__(self) -> None:
-        self.cases = 0
-        self.faults: Counter[str] = Counter()
-        self._shown: dict[str, list[str]] = defaultdict(list)
-
-    def check(self, case: Case, first: Start, second: Start) -> None:
-        """Check a damaged recording against every promise."""
-        self.cases += 1
-        for promise in PROMISES:
-            name = promise.__name__
-            for fault in promise(case, first, second):
-                self.faults[name] += 1
-                if len(self._shown[name]) < MAX_SHOWN:
-                    self._shown[name].append(f"{case}: {fault}")
-
-    def shown(self, promise: Promise) -> list[str]:
-        """Return the first faults against a promise, and how many more there are."""
-        shown = self._shown[promise.__name__]
-        more = self.faults[promise.__name__] - len(shown)
-        return [*shown, f"and {more:,} more"] if more else list(shown)
-
-
-def check_all(folder: Path, recorded: Files, all_damages: Iterable[Damage], disk: Disk | None = None) -> Report:
+def check_all(
+    folder: Path, recorded: Files, all_damages: Iterable[Damage], disk: Disk | None = None
+) -> PromiseReport[Case]:
     """Start servers with each of these damages of a recording, in a folder that is reused."""
-    report = Report()
+    report = PromiseReport(PROMISES)
     disk = disk or Unsynced()
     rest = iter(all_damages)
     while some := list(islice(rest, RECORDINGS_PER_START)):
@@ -577,7 +448,8 @@ def check_all(folder: Path, recorded: Files, all_damages: Iterable[Damage], disk
         lay_out(folder, shared)
         first, second = start(folder, disk), start(folder, disk)
         for number, case in enumerate(cases):
-            report.check(case, first[number], second[number])
+            case.first, case.second = first[number], second[number]
+            report.add(case)
     return report
 
 

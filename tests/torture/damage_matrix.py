@@ -13,7 +13,6 @@ and confirmed, and the file with the record of each item. Without --every-byte a
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 from collections import Counter, defaultdict
@@ -27,14 +26,13 @@ from twisted.python.failure import Failure
 from kestrel.config.model import QueueSettings
 from tests.journal import reference
 from tests.scroll import independent
-from tests.torture.check_report import CheckReport
-from tests.torture.damage import overwrite, quick_folder
+from tests.torture.check_report import CheckReport, PromiseReport
+from tests.torture.damage import lay_out, quick_folder
 from tests.torture.damage_scenes import MAKERS, Files, Scene, StorageRun, files_below
 
 SAMPLE_STEP: Final = 41
 """A sample has one damage in so many. The step is coprime to the number of damages of a byte."""
 NEW_ITEM: Final = b"an item that is put after the damage"
-SHOWN: Final = 5
 DAMAGED: Final = ".kestrel/damaged/"
 NAMES: Final = ".kestrel/names/"
 UNTRIED: Final = (".kestrel/lock", ".kestrel/reserve")
@@ -124,22 +122,6 @@ def start(folder: Path, scene: Scene) -> Start:
     return Start(items, failures, files_below(folder), logged)
 
 
-def lay_out(folder: Path, files: Files, originals: Path | None = None) -> None:
-    """Make a folder hold exactly these files.
-
-    With `originals`, the folder that a storage wrote, the files are links into it and so keep their inodes.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    for path, contents in files.items():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if originals is None or path in UNTRIED:
-            overwrite(target, contents)
-        else:
-            overwrite(originals / path, contents)
-            target.hardlink_to(originals / path)
-
-
 class Case(NamedTuple):
     """A scene with one damage, and the results of two starts."""
 
@@ -147,6 +129,9 @@ class Case(NamedTuple):
     damage: Damage
     first: Start
     second: Start
+
+    def __str__(self) -> str:
+        return str(self.damage)
 
     @property
     def is_of_records(self) -> bool:
@@ -309,30 +294,23 @@ class Row:
         self.faulty = 0
 
 
-class Report:
-    """Counts by file, and faults by promise."""
+class Report(PromiseReport[Case]):
+    """Faults by promise, and counts by file."""
 
     def __init__(self, scene: Scene) -> None:
+        super().__init__(PROMISES)
         self.scene = scene
         self.rows: dict[str, Row] = defaultdict(Row)
-        self.faults: dict[Promise, list[str]] = defaultdict(list)
 
-    def add(self, case: Case) -> None:
-        """Check a case against all promises."""
+    def add(self, case: Case) -> bool:
+        """Check a case against every promise. Return whether it breaks one."""
         row = self.rows[case.damage.path]
         row.cases += 1
         row.logged += bool(case.first.logged)
         row.lossy += any(True for _ in case.lost(case.first))
-        found = [(promise, fault) for promise in PROMISES for fault in promise(case)]
-        row.faulty += bool(found)
-        for promise, fault in found:
-            self.faults[promise].append(f"{case.damage}: {fault}")
-
-    def shown(self, promise: Promise) -> list[str]:
-        """Return the first faults against a promise, and how many more there are."""
-        faults = self.faults[promise]
-        more = len(faults) - SHOWN
-        return [*faults[:SHOWN], *([f"and {more:,} more"] if more > 0 else [])]
+        is_broken = super().add(case)
+        row.faulty += is_broken
+        return is_broken
 
 
 def check_all(name: str, step: int) -> Report:
@@ -345,7 +323,7 @@ def check_all(name: str, step: int) -> Report:
             files = {path: contents for path, contents in scene.files.items() if path != damage.path}
             if damage.contents is not None:
                 files[damage.path] = damage.contents
-            lay_out(folder, files, originals)
+            lay_out(folder, files, originals, UNTRIED)
             first = start(folder, scene)
             report.add(Case(scene, damage, first, start(folder, scene)))
     return report
@@ -372,7 +350,7 @@ def torture(names: Sequence[str], *, step: int) -> int:
 
 
 def main() -> int:
-    """StorageRun from the command line. Return the exit status."""
+    """Run from the command line. Return the exit status."""
     parser = argparse.ArgumentParser(description="Damage each file of queue folders, and check what storages recover.")
     parser.add_argument("--every-byte", action="store_true", help="try all damages (takes minutes)")
     parser.add_argument("--scene", action="append", choices=list(MAKERS), help="only this scene (repeatable)")
