@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 import time
 from typing import Final
 
@@ -20,14 +19,14 @@ from tests.memcache_text import set_
 from tests.server.running import Client, Processes, Server
 from tests.torture import command_line
 from tests.torture.check_report import CheckReport
-from tests.torture.kill_restart import CONNECTION_ERRORS, SMALL_LIMITS, Items
+from tests.torture.kill_restart import SMALL_LIMITS, Items, Worker, start, stop
 
 CONFIG: Final = f'maxOpenTransactions = 100\n{SMALL_LIMITS}'
 QUEUES: Final = (b"work", b"mail")
 PAUSE_S: Final = 0.1
 """Pause of a client whose request was refused, or that has nothing to do."""
 MAX_WAIT_S: Final = 60.0
-"""Maximum time for a reply while the database is down."""
+"""Maximum time until the clients have sent some items."""
 
 
 class TrackedQueue:
@@ -92,45 +91,16 @@ class TrackedQueue:
         return self.stored - self.delivered - self.confirmed - self.possibly_confirmed
 
 
-class Worker:
-    """A client with a thread of its own, which reconnects when a step asks for it."""
+class QueueWorker(Worker):
+    """A client of one queue, which has the list of errors."""
 
     def __init__(self, queue: TrackedQueue, rng: random.Random) -> None:
+        super().__init__(rng)
         self.queue = queue
-        self.rng = rng
-
-    def start(self, server: Server) -> None:
-        """Start working with that server."""
-        self._server = server
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop before the server is killed, or at the end."""
-        self._stopping.set()
-
-    def join(self) -> None:
-        """Wait for the end of the thread."""
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                with self._server.connect() as client:
-                    client.socket.settimeout(MAX_WAIT_S)
-                    while not self._stopping.is_set() and self.step(client):
-                        pass
-        except CONNECTION_ERRORS as error:
-            if not self._stopping.is_set():
-                self.queue.errors.append(f"{type(self).__name__}: {type(error).__name__}: {error}")
-
-    def step(self, client: Client) -> bool:
-        """Send some requests. Return False to reconnect."""
-        raise NotImplementedError
+        self.errors = queue.errors
 
 
-class Writer(Worker):
+class Writer(QueueWorker):
     """Puts items in order, many at a time."""
 
     def step(self, client: Client) -> bool:
@@ -154,7 +124,7 @@ class Writer(Worker):
         return True
 
 
-class Reader(Worker):
+class Reader(QueueWorker):
     """Opens items and confirms most of them."""
 
     def __init__(self, queue: TrackedQueue, rng: random.Random) -> None:
@@ -211,14 +181,16 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
     with PrivateServer(is_synced=True) as database:
         arguments = ("--storage", f"postgres:{database.conninfo}")
         server = processes.serve(CONFIG, *arguments)
-        start(workers, server)
+        start(server, workers)
         for kill in range(1, kills + 1):
             wait_until_sent(queues, kill / kills)
             time.sleep(rng.random() * 0.05)
             began = time.monotonic()
             if kill % 2:
                 victim = "server"
-                server = _kill_server(processes, server, workers, arguments)
+                stop(workers, server)
+                server = processes.serve(CONFIG, *arguments)
+                start(server, workers)
             else:
                 victim = "database"
                 database.kill()
@@ -258,33 +230,6 @@ def finish_load(workers: list[Writer | Reader], server: Server, report: CheckRep
         delivered = f"all {len(queue.delivered):,} items were correct and in order, {queue.redelivered:,} redelivered"
         report.check(not queue.errors, f"{name}: {delivered}", queue.errors)
         report.check(not queue.lost(), f"{name}: none of {len(queue.stored):,} acknowledged items was lost")
-
-
-def start(workers: list[Writer | Reader], server: Server) -> None:
-    """Start all workers."""
-    for worker in workers:
-        worker.start(server)
-
-
-def stop(workers: list[Writer | Reader]) -> None:
-    """Stop all workers, and wait for their ends."""
-    for worker in workers:
-        worker.stop()
-    for worker in workers:
-        worker.join()
-
-
-def _kill_server(
-    processes: Processes, server: Server, workers: list[Writer | Reader], arguments: tuple[str, ...]
-) -> Server:
-    for worker in workers:
-        worker.stop()
-    server.kill()
-    for worker in workers:
-        worker.join()
-    again = processes.serve(CONFIG, *arguments)
-    start(workers, again)
-    return again
 
 
 def wait_until_sent(queues: list[TrackedQueue], fraction: float) -> None:

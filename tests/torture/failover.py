@@ -22,7 +22,8 @@ from examples.replicated.run import ReplicatedDatabase
 from tests.server.running import Processes, eventually
 from tests.torture import command_line
 from tests.torture.check_report import CheckReport
-from tests.torture.database import CONFIG, TrackedQueue, finish_load, new_load, queues_of, start, totals
+from tests.torture.database import CONFIG, TrackedQueue, finish_load, new_load, queues_of, totals
+from tests.torture.kill_restart import start
 
 NODES: Final = 3
 """With two, no put is acknowledged while one of them is down."""
@@ -50,7 +51,7 @@ def torture(processes: Processes, folder: Path, *, seed: int, kills: int, ttl_s:
         server = processes.serve(CONFIG, "--storage", f"postgres:{database.conninfo}")
         for queue in queues:
             queue.put_limit = ITEMS
-        start(workers, server)
+        start(server, workers)
         for kill in range(1, kills + 1):
             time.sleep(rng.uniform(*LOAD_S))
             victim = database.primary()

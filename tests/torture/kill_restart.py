@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tests.memcache_text import set_
@@ -31,6 +31,7 @@ minJournalCompactDelay = "none"
 """
 """Limits so small that journals are rotated, read behind, rewritten and packed all the time."""
 QUEUE: Final = b"work"
+POLL_S: Final = 0.001
 CONNECTION_ERRORS: Final = (ConnectionError, AssertionError, OSError, ValueError, IndexError)
 """Errors that a client may see when the server is killed within a reply."""
 
@@ -51,34 +52,55 @@ class Items:
         return b"%08d" % number + rest
 
 
-class Worker(threading.Thread, ABC):
-    """A client with a thread of its own. `errors` lists what it finds wrong before the kill."""
+class Worker(ABC):
+    """A client with a thread of its own. `errors` lists what it finds wrong before it is stopped."""
 
-    def __init__(self, server: Server, rng: random.Random) -> None:
-        super().__init__(daemon=True)
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.errors: list[str] = []
-        self.stopping = threading.Event()
-        """Set just before the kill."""
-        self._server, self._rng = server, rng
 
-    def run(self) -> None:
-        """Work until the client is stopped."""
+    def start(self, server: Server) -> None:
+        """Start working with that server."""
+        self._server = server
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop before the server is killed, or at the end."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Wait for the end of the thread."""
+        self._thread.join()
+
+    def _run(self) -> None:
         try:
-            self._work()
+            while not self._stopping.is_set():
+                with self._server.connect() as client:
+                    while not self._stopping.is_set() and self.step(client):
+                        pass
         except CONNECTION_ERRORS as error:
-            if not self.stopping.is_set():
+            if not self._stopping.is_set():
                 self.errors.append(f"{type(self).__name__}: {type(error).__name__}: {error}")
 
     @abstractmethod
-    def _work(self) -> None:
-        """Send requests until the client is stopped."""
+    def step(self, client: Client) -> bool:
+        """Send some requests. Return False to reconnect."""
 
 
-def kill(server: Server, workers: Sequence[Worker]) -> None:
-    """Kill the server, and wait for the ends of its clients."""
+def start(server: Server, workers: Sequence[Worker]) -> None:
+    """Start all workers with that server."""
     for worker in workers:
-        worker.stopping.set()
-    server.kill()
+        worker.start(server)
+
+
+def stop(workers: Sequence[Worker], server: Server | None = None) -> None:
+    """Stop all workers, kill the server if there is one, and wait for the ends of the workers."""
+    for worker in workers:
+        worker.stop()
+    if server is not None:
+        server.kill()
     for worker in workers:
         worker.join()
 
@@ -86,48 +108,53 @@ def kill(server: Server, workers: Sequence[Worker]) -> None:
 class Writer(Worker):
     """Puts items in order, many at a time. The first `acknowledged` of the first `sent` items have replies."""
 
-    def __init__(self, server: Server, items: Items, tail: int, rng: random.Random) -> None:
-        super().__init__(server, rng)
-        self._items = items
-        self.acknowledged = self.sent = tail
+    def __init__(
+        self, queue: bytes, item: Callable[[int], bytes], first: int, until: int, rng: random.Random
+    ) -> None:
+        """`item` returns the item of a number. The numbers from `first` to before `until` are put."""
+        super().__init__(rng)
+        self._queue, self._item, self._until = queue, item, until
+        self.acknowledged = self.sent = first
 
-    def _work(self) -> None:
-        until = self._items.count
-        with self._server.connect() as client:
-            while self.acknowledged < until:
-                window = range(self.sent, min(until, self.sent + self._rng.randrange(1, 200)))
-                requests = b"".join(set_(QUEUE, self._items[number]) for number in window)
-                self.sent = window.stop
-                client.send(requests)
-                for _ in window:
-                    client.expect(b"STORED\r\n")
-                    self.acknowledged += 1
+    def step(self, client: Client) -> bool:
+        """Put some items."""
+        window = range(self.sent, min(self._until, self.sent + self.rng.randrange(1, 200)))
+        self.sent = window.stop
+        client.send(b"".join(set_(self._queue, self._item(number)) for number in window))
+        for _ in window:
+            client.expect(b"STORED\r\n")
+            self.acknowledged += 1
+        if not window:
+            time.sleep(POLL_S)
+        return True
+
+    def wait(self, number: int) -> None:
+        """Wait until the items before that number are acknowledged, or the thread has failed."""
+        while self.acknowledged < number and self._thread.is_alive():
+            time.sleep(POLL_S)
 
 
 class Reader(Worker):
     """Takes items. Those before `finished` are removed, and those before `possibly_finished` may be."""
 
-    def __init__(self, server: Server, items: Items, head: int, rng: random.Random) -> None:
-        super().__init__(server, rng)
+    def __init__(self, items: Items, head: int, rng: random.Random) -> None:
+        super().__init__(rng)
         self._items = items
         self.finished = self.possibly_finished = head
         self.taken = 0
-
-    def _work(self) -> None:
-        while not self.stopping.is_set():
-            with self._server.connect() as client:
-                while not self.stopping.is_set() and self._take_some(client):
-                    pass
-            eventually(self._has_no_open_reads, "the open reads are put back")
+        self._has_abandoned = False
 
     def _has_no_open_reads(self) -> bool:
         with self._server.connect() as client:
             return client.stats().get("queue_work_open_transactions", "0") == "0"
 
-    def _take_some(self, client: Client) -> bool:
+    def step(self, client: Client) -> bool:
         """Take items. Return False to reconnect."""
-        count = self._rng.randrange(1, 50)
-        action = self._rng.choice(["plain", "plain", "close", "close", "confirm", "disconnect"])
+        if self._has_abandoned:
+            eventually(self._has_no_open_reads, "the open reads are put back")
+            self._has_abandoned = False
+        count = self.rng.randrange(1, 50)
+        action = self.rng.choice(["plain", "plain", "close", "close", "confirm", "disconnect"])
         if action == "plain":
             self.possibly_finished = self.finished + count
             client.send(b"get work\r\n" * count)
@@ -141,6 +168,7 @@ class Reader(Worker):
         for _ in range(count):
             opened += self._next(client, self.finished + opened)
         if action == "disconnect":
+            self._has_abandoned = True
             return False
         if opened:
             self.possibly_finished = self.finished + opened
@@ -180,14 +208,12 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
         is_last_round = number == kills
         # Only the last round may put all remaining items before its kill.
         goal = item_count if is_last_round else tail + (item_count - tail) // (kills - number + 1)
-        writer = Writer(server, items, tail, random.Random(rng.random()))
-        reader = Reader(server, items, head, random.Random(rng.random()))
-        writer.start()
-        reader.start()
-        while writer.acknowledged < goal and writer.is_alive():
-            time.sleep(0.001)
+        writer = Writer(QUEUE, items.__getitem__, tail, item_count, random.Random(rng.random()))
+        reader = Reader(items, head, random.Random(rng.random()))
+        start(server, [writer, reader])
+        writer.wait(goal)
         time.sleep(rng.random() * 0.02)
-        kill(server, [writer, reader])
+        stop([writer, reader], server)
         began = time.monotonic()
         server = processes.serve(CONFIG + (SMALL_LIMITS if number % 3 else ""))
         seconds = time.monotonic() - began
@@ -207,8 +233,10 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
             writer.acknowledged <= tail <= writer.sent,
             f"the tail is item {tail:,}, within {writer.acknowledged:,} to {writer.sent:,}",
         )
-    writer = Writer(server, items, tail, random.Random(0))
-    writer.run()
+    writer = Writer(QUEUE, items.__getitem__, tail, item_count, random.Random(0))
+    start(server, [writer])
+    writer.wait(item_count)
+    stop([writer])
     report.check(writer.acknowledged == item_count, "all items were put")
     _drain(server, items, head, report)
     server.stop()

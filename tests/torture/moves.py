@@ -15,11 +15,10 @@ import time
 from collections import Counter
 from typing import Final
 
-from tests.memcache_text import set_
 from tests.server.running import Client, Processes, Server
 from tests.torture import command_line
 from tests.torture.check_report import CheckReport
-from tests.torture.kill_restart import Worker, kill
+from tests.torture.kill_restart import Worker, Writer, start, stop
 
 CONFIG: Final = """
 queuePath = "queues"
@@ -43,45 +42,20 @@ SYNCS: Final = ('"never"', '"20ms"', "0")
 """Values of `syncJournal`. Each restart uses the next one."""
 
 
-class Producer(Worker):
-    """Puts numbered items to `later`."""
-
-    def __init__(self, server: Server, first: int, end: int, rng: random.Random) -> None:
-        super().__init__(server, rng)
-        self.sent = self.acknowledged = first
-        self._end = end
-
-    def _work(self) -> None:
-        with self._server.connect() as client:
-            while self.sent < self._end:
-                window = range(self.sent, min(self._end, self.sent + self._rng.randrange(1, 100)))
-                self.sent = window.stop
-                client.send(b"".join(set_(b"later", b"%d" % number) for number in window))
-                for _ in window:
-                    client.expect(b"STORED\r\n")
-                    self.acknowledged += 1
-
-
 class Consumer(Worker):
     """Opens items of `jobs`, and closes, aborts or abandons them. `closed` counts by number."""
 
-    def __init__(self, server: Server, closed: Counter[int], possibly_closed: set[int], rng: random.Random) -> None:
-        super().__init__(server, rng)
+    def __init__(self, closed: Counter[int], possibly_closed: set[int], rng: random.Random) -> None:
+        super().__init__(rng)
         self._closed, self._possibly_closed = closed, possibly_closed
 
-    def _work(self) -> None:
-        while not self.stopping.is_set():
-            with self._server.connect() as client:
-                while not self.stopping.is_set() and self._take_one(client):
-                    pass
-
-    def _take_one(self, client: Client) -> bool:
+    def step(self, client: Client) -> bool:
         """Open an item and finish it. Return False to reconnect."""
         data = client.get(b"jobs/open")
         if data is None:
             time.sleep(0.005)
             return True
-        action = self._rng.choices(("close", "abort", "disconnect"), (6, 3, 1))[0]
+        action = self.rng.choices(("close", "abort", "disconnect"), (6, 3, 1))[0]
         if action == "close":
             self._possibly_closed.add(int(data))
             client.ask(b"get jobs/close\r\n", b"END\r\n")
@@ -103,16 +77,13 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
     first = 0
     for number in range(1, kills + 1):
         end = first + (item_count - first) // (kills - number + 1)
-        consumers = [Consumer(server, closed, possibly_closed, random.Random(rng.random())) for _ in range(2)]
-        producer = Producer(server, first, end, random.Random(rng.random()))
+        consumers = [Consumer(closed, possibly_closed, random.Random(rng.random())) for _ in range(2)]
+        producer = Writer(b"later", lambda number: b"%d" % number, first, end, random.Random(rng.random()))
         workers = [producer, *consumers]
-        for worker in workers:
-            worker.start()
-        some = first + (end - first) * rng.random()  # kill the server during or after the puts
-        while producer.acknowledged < some and producer.is_alive():
-            time.sleep(0.001)
+        start(server, workers)
+        producer.wait(first + round((end - first) * rng.random()))  # kill the server during or after the puts
         time.sleep(0.2 + rng.random() * 0.6)  # time for items to expire, arrive and fail
-        kill(server, workers)
+        stop(workers, server)
         errors = [error for worker in workers for error in worker.errors]
         report.check(not errors, "no request failed before the kill", errors)
         acknowledged.update(range(first, producer.acknowledged))
