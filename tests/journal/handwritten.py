@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from kestrel.disk.reader import PART_BYTES, FilePart, FileReader
 
 
@@ -54,6 +56,28 @@ def state_dump(xid: int, *restated: bytes, count: int | None = None) -> bytes:
 
 def open_(xid: int) -> bytes:
     return b"\x09" + i32(xid)
+
+
+class RandomTakes:
+    """Random records that take the head, open it, or confirm or put back an open read."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._opened: list[int] = []
+        self._last_xid = 0
+
+    def record(self) -> bytes:
+        """Return the next record. A put back item may have its error count in a second record."""
+        choice = self._rng.random()
+        if choice < 0.3:
+            return REMOVE
+        if choice < 0.6 or not self._opened:
+            self._last_xid += 1
+            self._opened.append(self._last_xid)
+            return open_(self._last_xid)
+        xid = self._opened.pop(self._rng.randrange(len(self._opened)))
+        put_back = unremove(xid), save_xid(self._rng.randrange(3)) + unremove(xid)
+        return self._rng.choice((confirm(xid), *put_back))
 
 
 class BytesReader(FileReader):

@@ -26,7 +26,7 @@ from kestrel.tools.convert import sources as convert_sources
 from kestrel.tools.convert import targets as convert_targets
 from kestrel.tools.convert.conversion_folders import ConversionFolder
 from kestrel.tools.files.folder import check_owner
-from tests.journal.handwritten import REMOVE, add, addx, confirm, open_, save_xid, unremove
+from tests.journal.handwritten import REMOVE, RandomTakes, add, addx, confirm, open_, save_xid, unremove
 from tests.journal.restarts import NOW_MS, files_of
 from tests.scroll.handwritten import DELETED, READER, WRITER, T, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.test_recorded import GOLDEN as SCROLL_GOLDEN
@@ -184,24 +184,13 @@ def test_random_history_keeps_its_items_there_and_back(
     chance = random.Random(seed)
     names = ("ev", "ev+a", "ev+b", "ev+c", "ev+b+d", "work", "gone+child")
     records: dict[str, list[bytes]] = {name: [] for name in names}
-    opened: dict[str, list[int]] = {name: [] for name in names}
-    xids = dict.fromkeys(names, 0)
+    takes = {name: RandomTakes(chance) for name in names}
     for number in range(600):
         item = addx(b"%d" % number * chance.randrange(9), number // 4, chance.choice((0, 0, 1, 10**13)))
         for name in chance.choice((names[:4], names[:4], names[:4], names[1:2], names[4:5], names[5:6], names[6:])):
             records[name].append(item)
         name = chance.choice(names)
-        choice = chance.random()
-        if choice < 0.3:
-            records[name].append(REMOVE)
-        elif choice < 0.6 or not opened[name]:
-            xids[name] += 1
-            opened[name].append(xids[name])
-            records[name].append(open_(xids[name]))
-        else:
-            xid = opened[name].pop(chance.randrange(len(opened[name])))
-            put_back = [unremove(xid), save_xid(chance.randrange(3)) + unremove(xid)]
-            records[name].append(chance.choice([confirm(xid), *put_back]))
+        records[name].append(takes[name].record())
     source = fill(tmp_path / "old", {name: b"".join(each) for name, each in records.items()})
     there_and_back("journal", source, convert_it)
 

@@ -22,7 +22,7 @@ from kestrel.testing.faults import FaultyDisk, ProcessDied
 from kestrel.tools import packing
 from kestrel.tools.qpack import main
 from tests.disk.test_lock import owned
-from tests.journal.handwritten import REMOVE, addx, confirm, open_, save_xid, state_dump, unremove
+from tests.journal.handwritten import REMOVE, RandomTakes, addx, confirm, open_, save_xid, state_dump, unremove
 from tests.journal.restarts import files_of, restarted_errors, restarted_items, set_aside
 from tests.tools.conftest import Pack, RefusingDisk, error_of
 from tests.tools.tool_processes import fill, run
@@ -377,25 +377,10 @@ def test_random_history_keeps_its_items(tmp_path: Path, pack: Pack, seed: int, m
     use_small_window(monkeypatch, 200)
     chance = random.Random(seed)
     files: dict[str, bytes] = {}
-    opened: list[int] = []
-    xid = 0
+    takes = RandomTakes(chance)
     for name in ("work.1", "work.2", "work.3", "work.10", "work"):
-        records = []
-        for _ in range(300):
-            choice = chance.random()
-            if choice < 0.5:
-                records.append(addx(chance.randbytes(chance.randrange(50)), chance.randrange(1 << 40)))
-            elif choice < 0.7:
-                records.append(REMOVE)
-            elif choice < 0.85 or not opened:
-                xid += 1
-                opened.append(xid)
-                records.append(open_(xid))
-            else:
-                each = opened.pop(chance.randrange(len(opened)))
-                put_back = [unremove(each), save_xid(chance.randrange(3)) + unremove(each)]
-                records.append(chance.choice([confirm(each), *put_back]))
-        files[name] = b"".join(records)
+        puts = (addx(chance.randbytes(chance.randrange(50)), chance.randrange(1 << 40)) for _ in range(300))
+        files[name] = b"".join(takes.record() if chance.random() < 0.5 else next(puts) for _ in range(300))
     files["work"] += open_(9001) + open_(9002) + open_(9003) + unremove(9002) + save_xid(7) + unremove(9001)
     fill(tmp_path / "a", files)
     fill(tmp_path / "b", files)

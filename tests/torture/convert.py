@@ -22,9 +22,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from kestrel.journal.records import encode_item, encode_open, encode_put_back
+from kestrel.journal.records import encode_item
 from tests.child import LONG_S, Child
-from tests.journal.handwritten import REMOVE, confirm
+from tests.journal.handwritten import RandomTakes
 from tests.scroll.handwritten import T
 from tests.tools.converted import each_served
 from tests.tools.tool_processes import ENVIRONMENT, command
@@ -37,40 +37,20 @@ _FLUSH_BYTES: Final = 1 << 20
 
 
 class Journal:
-    """Writes the only journal file of a queue, and counts the items of the queue."""
+    """Writes the only journal file of a queue."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rng: random.Random) -> None:
         self._path = path
         self._records: list[bytes] = []
         self._bytes = 0
-        self._remaining = 0
-        self._last_xid = 0
-        self._opened: list[int] = []
+        self._takes = RandomTakes(rng)
 
-    def put(self, record: bytes) -> None:
-        """Add an item."""
-        self._remaining += 1
-        self._append(record)
+    def take(self) -> None:
+        """Take or open the head, or confirm or put back an open read."""
+        self.append(self._takes.record())
 
-    def take(self, rng: random.Random) -> None:
-        """Take or open the head, and confirm or put back an open read."""
-        if self._remaining and rng.random() < 0.5:
-            self._remaining -= 1
-            self._append(REMOVE)
-        elif self._remaining:
-            self._remaining -= 1
-            self._last_xid += 1
-            self._opened.append(self._last_xid)
-            self._append(encode_open(self._last_xid))
-        if len(self._opened) > 5:
-            xid = self._opened.pop(rng.randrange(len(self._opened)))
-            if rng.random() < 0.5:
-                self._append(confirm(xid))
-            else:
-                self._remaining += 1
-                self._append(encode_put_back(xid))
-
-    def _append(self, record: bytes) -> None:
+    def append(self, record: bytes) -> None:
+        """Add a record."""
         self._records.append(record)
         self._bytes += len(record)
         if self._bytes > _FLUSH_BYTES:
@@ -87,7 +67,7 @@ class Journal:
 def make_journals(folder: Path, item_count: int, rng: random.Random) -> None:
     """Write a folder with about that many items. An item of the parent counts for each queue of the family."""
     folder.mkdir()
-    journals = {name: Journal(folder / os.fsdecode(name)) for name in (b"work", *FAMILY, *SMALL)}
+    journals = {name: Journal(folder / os.fsdecode(name), rng) for name in (b"work", *FAMILY, *SMALL)}
     put = 0
     while put < item_count:
         data = b"%d " % put + rng.randbytes(rng.choice((10, 50, 100, 400)))
@@ -95,9 +75,9 @@ def make_journals(folder: Path, item_count: int, rng: random.Random) -> None:
         record = encode_item(data, add_ms, add_ms + 10**9 if rng.random() < 0.1 else 0)
         names = rng.choices((FAMILY, FAMILY[1:2], (b"work",), SMALL[:1], (rng.choice(SMALL),)), (15, 5, 70, 5, 5))[0]
         for name in names:
-            journals[name].put(record)
+            journals[name].append(record)
             if rng.random() < 0.1:
-                journals[name].take(rng)
+                journals[name].take()
         put += len(names)
     for journal in journals.values():
         journal.flush()
