@@ -40,36 +40,6 @@ def test_ids_are_held_in_as_few_ranges_as_possible(head: int, steps: list[tuple[
         assert done.last == max(model)
 
 
-def test_consecutive_ids_move_only_the_head() -> None:
-    done = DoneSet(41)
-    for item_id in range(42, 1000):
-        done.add(item_id)
-    assert (done.head, done.ranges(), len(done), done.last) == (999, [], 0, 999)
-
-
-def test_id_beyond_a_gap_waits_for_earlier_ones() -> None:
-    done = of(0, (2, 2), (4, 4))
-    assert (done.head, done.ranges(), done.last) == (0, [(2, 2), (4, 4)], 4)
-    done.add(1)
-    assert (done.head, done.ranges()) == (2, [(4, 4)])
-    done.add(3)
-    assert (done.head, done.ranges()) == (4, [])
-
-
-def test_touching_and_overlapping_ranges_are_merged() -> None:
-    assert of(0, (10, 12), (13, 15)).ranges() == [(10, 15)]
-    assert of(0, (13, 15), (10, 12)).ranges() == [(10, 15)]
-    assert of(0, (10, 14), (12, 18), (5, 30)).ranges() == [(5, 30)]
-    assert of(0, (10, 11), (20, 21), (30, 31), (11, 30)).ranges() == [(10, 31)]
-
-
-def test_done_ids_and_empty_ranges_change_nothing() -> None:
-    done = of(10, (20, 30))
-    for first, last in ((1, 10), (5, 5), (-5, 3), (20, 30), (25, 26), (25, 24), (40, 35), (11, 10)):
-        done.add(first, last)
-    assert (done.head, done.ranges()) == (10, [(20, 30)])
-
-
 def test_largest_id_can_be_done() -> None:
     done = of(0, (LARGEST_ID, LARGEST_ID), (1, LARGEST_ID - 1))
     assert (done.head, len(done)) == (LARGEST_ID, 0)
