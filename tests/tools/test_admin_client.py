@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from kestrel.tools.cli.admin_client import AdminClient, AdminFailed
 from tests.child import join
 from tests.client.certificates import Authority
 from tests.server.running import PATIENCE_S, Processes
-from tests.tools.tool_processes import ENVIRONMENT, command
+from tests.tools.tool_processes import run
 
 CONFIG = 'queuePath = "queues"\n'
 NAME = "mq.example"
@@ -60,13 +59,7 @@ def test_tls_server_is_verified_and_gets_the_certificate(processes: Processes, t
 
     def top(*arguments: str) -> tuple[int, str]:
         url = f"https://127.0.0.1:{server.port_of('admin')}"
-        done = subprocess.run(
-            command("cli", "top", "--once", "--interval", "50ms", "--admin", url, *arguments),
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
+        done = run("cli", "top", "--once", "--interval", "50ms", "--admin", url, *arguments, text=True)
         return done.returncode, done.stdout + done.stderr
 
     ours = ("--ca", authority.ca_file, "--cert", certificate, "--key", key)

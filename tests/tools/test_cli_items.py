@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tools.tool_runner import Clock
-from tests.child import PATIENCE_S
 from tests.server.running import Server
 from tests.tools.conftest import Cli, error_of, pauses, put, take_all, with_scripted
 from tests.tools.test_splitting import prefixed
-from tests.tools.tool_processes import command, environment
+from tests.tools.tool_processes import command, environment, run, run_command
 
 ANY = bytes(range(256))
 
@@ -121,10 +119,7 @@ def test_both_protocols_give_the_same_results(server: Server, cli: Cli, protocol
 
 def test_unreadable_input_is_an_error(server: Server, cli: Cli, tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as to_be_written:
-        put_all = command("cli", "put", "work")
-        done = subprocess.run(
-            put_all, stdin=to_be_written, capture_output=True, env=environment(server), timeout=PATIENCE_S
-        )
+        done = run("cli", "put", "work", stdin=to_be_written, env=environment(server))
     assert done.returncode == 1
     assert done.stderr.startswith(
         b"kestrel-cli: standard input cannot be read: Bad file descriptor\nkestrel-cli: 0 items put; "
@@ -137,7 +132,7 @@ def test_unreadable_input_is_an_error(server: Server, cli: Cli, tmp_path: Path) 
 def test_closed_standard_error_does_not_change_the_status(server: Server, address: str, status: int) -> None:
     options = ["--server", address] if address else []
     closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command("cli", *options, "put", "untold")]
-    done = subprocess.run(closed, input=b"a\nb\n", stdout=subprocess.PIPE, env=environment(server), timeout=120)
+    done = run_command(closed, input=b"a\nb\n", env=environment(server))
     assert done.returncode == status
     assert take_all(server, b"untold") == ([] if status else [b"a", b"b"])
 

@@ -21,7 +21,7 @@ from tests.client.scripted import reset, scripted, talk
 from tests.memcache_text import STORED, set_
 from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
 from tests.tools.conftest import CONFIG, Cli, error_of, put, with_scripted
-from tests.tools.tool_processes import ENVIRONMENT, command, environment, on_a_terminal
+from tests.tools.tool_processes import command, environment, on_a_terminal, run, run_command
 
 A_B_C = [set_(b"work", data) for data in (b"a", b"b", b"c")]
 PUT_THREE = ("put", "work", "a", "b", "c")
@@ -67,9 +67,7 @@ def test_broken_pipe_loses_only_the_items_written_to_it(processes: Processes, ma
 def test_items_that_cannot_be_written_stay_in_the_queue(server: Server, arguments: tuple[str, ...]) -> None:
     put(server, b"a", b"b", b"c")
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            command("cli", *arguments), stdout=full, stderr=subprocess.PIPE, env=environment(server), timeout=PATIENCE_S
-        )
+        done = run("cli", *arguments, stdout=full, env=environment(server))
     assert done.returncode == 1
     assert b"standard output cannot be written: No space left on device" in done.stderr
     wait_for_items(server, 3)
@@ -379,4 +377,4 @@ def test_yes_suppresses_the_question(server: Server) -> None:
 
 def test_cli_does_not_import_twisted() -> None:
     check = "import sys, kestrel.tools.cli.command; sys.exit('twisted' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], env=ENVIRONMENT, timeout=PATIENCE_S).returncode == 0
+    assert run_command([sys.executable, "-c", check]).returncode == 0

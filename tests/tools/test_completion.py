@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import configparser
 import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import pytest
 
 from kestrel.tools import qpack
 from kestrel.tools.arguments import SHELLS, completion, make_parser
-from tests.child import PATIENCE_S
-from tests.tools.tool_processes import ENVIRONMENT, run
+from tests.tools.tool_processes import run, run_command
 
 ROOT: Final = Path(__file__).parents[2]
 SETUP: Final = configparser.ConfigParser()
@@ -43,12 +41,7 @@ for reply in "${COMPREPLY[@]}"; do echo "$reply"; done
 
 def script_of(command: str) -> str:
     """Return the completion script of a command for bash."""
-    printed = subprocess.run(
-        [sys.executable, "-m", MODULES[command], "--print-completion", "bash"],
-        capture_output=True,
-        env=ENVIRONMENT,
-        timeout=PATIENCE_S,
-    )
+    printed = run_command([sys.executable, "-m", MODULES[command], "--print-completion", "bash"])
     assert (printed.returncode, printed.stderr) == (0, b"")
     return printed.stdout.decode()
 
@@ -57,13 +50,7 @@ def completed(folder: Path, script: str, *words: str) -> set[str]:
     """Return the completions that bash offers in a folder."""
     path = folder.with_suffix(".completion")
     path.write_text(script)
-    done = subprocess.run(
-        ["bash", "--norc", "-c", TAB, "bash", str(path), *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    done = run_command(["bash", "--norc", "-c", TAB, "bash", str(path), *words], cwd=folder, text=True)
     assert done.stderr == ""
     return set(done.stdout.splitlines())
 
@@ -121,13 +108,7 @@ def test_unknown_shell_is_refused() -> None:
 
 def test_completion_library_is_imported_only_when_needed() -> None:
     program = "import sys; from kestrel.tools.cli import command; command._parser(); sys.exit('shtab' in sys.modules)"
-    command = [sys.executable, "-c", program]
-    subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, timeout=PATIENCE_S)
-
-
-def ended(argv: list[str], output: IO[bytes]) -> subprocess.CompletedProcess[str]:
-    pipe = subprocess.PIPE
-    return subprocess.run(argv, stdout=output, stderr=pipe, env=ENVIRONMENT, text=True, timeout=PATIENCE_S)
+    run_command([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize("option", [("--print-completion", "bash"), ("--help",)])
@@ -137,10 +118,10 @@ def test_broken_pipe_and_full_disk_are_handled(command: str, option: tuple[str, 
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as output:
-        done = ended(argv, output)
+        done = run_command(argv, stdout=output, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     with open("/dev/full", "wb") as output:
-        done = ended(argv, output)
+        done = run_command(argv, stdout=output, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith(f"{command}: standard output cannot be written: No space left on device; ")
     assert done.stderr.count("\n") == 1

@@ -341,9 +341,7 @@ def test_broken_pipe_ends_it_without_an_error(tmp_path: Path) -> None:
 def test_failed_output_is_reported(tmp_path: Path, tool: str) -> None:
     fill(tmp_path, {"work": addx(b"x") * 10_000})
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            command(tool, tmp_path), stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, check=False, timeout=60
-        )
+        done = run(tool, tmp_path, stdout=full)
     sentence = "standard output cannot be written: No space left on device; make room on the disk and run this again"
     assert (done.returncode, done.stderr.decode()) == (1, f"kestrel-{tool}: {sentence}\n")
 
@@ -351,9 +349,7 @@ def test_failed_output_is_reported(tmp_path: Path, tool: str) -> None:
 def test_ascii_locale_does_not_break_the_output(tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx("\u65e5".encode())})
     environment = {**ENVIRONMENT, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(
-        command("qdump", "-d", tmp_path / "work"), capture_output=True, env=environment, check=True, timeout=60
-    )
+    done = run("qdump", "-d", tmp_path / "work", env=environment, check=True)
     assert "\u65e5\n".encode() in done.stdout
 
 

@@ -9,7 +9,6 @@ import re
 import select
 import signal
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import pytest
 
 from tests.child import Child
 from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server, own_port
-from tests.tools.tool_processes import ENVIRONMENT, command
+from tests.tools.tool_processes import ENVIRONMENT, command, run
 
 CONFIG = 'queuePath = "queues"\n'
 
@@ -155,8 +154,7 @@ def test_no_color_disables_colours(processes: Processes) -> None:
 
 def test_pipe_and_dumb_terminal_get_a_plain_table(processes: Processes) -> None:
     _, admin = serve(processes)
-    arguments = command("cli", "top", "--admin", admin, "--interval", "10ms")
-    done = subprocess.run(arguments, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE_S, text=True)
+    done = run("cli", "top", "--admin", admin, "--interval", "10ms", text=True)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert [line.split()[:2] for line in lines[3:]] == [["queue", "items"], ["work", "2"], ["mail\\x9b2J", "1"]]
@@ -168,8 +166,7 @@ def test_pipe_and_dumb_terminal_get_a_plain_table(processes: Processes) -> None:
 
 def test_unreachable_admin_port_is_reported_with_a_remedy() -> None:
     with own_port() as port:
-        arguments = command("cli", "top", "--admin", f"127.0.0.1:{port}")
-        done = subprocess.run(arguments, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE_S, text=True)
+        done = run("cli", "top", "--admin", f"127.0.0.1:{port}", text=True)
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (
         f"kestrel-cli: http://127.0.0.1:{port}: Connection refused; is the server running, and is httpPort set in its"

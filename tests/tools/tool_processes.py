@@ -7,7 +7,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.child import LONG_S, Child
 from tests.server.running import Server
@@ -28,9 +28,15 @@ def environment(server: Server) -> dict[str, str]:
     return {**ENVIRONMENT, "KESTREL_SERVERS": f"127.0.0.1:{server.port}"}
 
 
-def run(tool: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
-    """Run a tool until it ends."""
-    return subprocess.run(command(tool, *arguments), capture_output=True, env=ENVIRONMENT, check=False, timeout=120)
+def run(tool: str, *arguments: object, **how: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run a tool until it ends. `how` are arguments of `subprocess.run`."""
+    return run_command(command(tool, *arguments), **how)
+
+
+def run_command(arguments: list[str], **how: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run a command until it ends. `how` are arguments of `subprocess.run`."""
+    usual = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, "timeout": LONG_S}
+    return subprocess.run(arguments, **{**usual, **how})
 
 
 def on_a_terminal(
@@ -81,7 +87,7 @@ print(status, peak() - before, file=sys.stderr)
 def check_large_dump(form: str, path: Path, *, items: int, most_mib: int) -> None:
     """Check the output and the peak memory of kestrel-qdump for a queue of this many items of 10,000 bytes."""
     program = [sys.executable, "-c", _PEAK, form, str(path)]
-    done = subprocess.run(program, capture_output=True, env=ENVIRONMENT, check=True, timeout=LONG_S)
+    done = run_command(program, check=True)
     status, peak_mib = map(int, done.stderr.split())
     assert (status, peak_mib < most_mib) == (0, True), peak_mib
     if form == "-Q":
