@@ -106,7 +106,7 @@ def test_logged_error_of_a_session_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         check(request)
 
 
-def test_unbounded_replies_to_a_client_that_does_not_read_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unbounded_replies_to_an_idle_client_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = target.load("memcache_session")
     data = (target.CORPUS / "memcache_session" / "reads-nothing").read_bytes()
     chosen.check(data)
@@ -186,7 +186,7 @@ def test_repair_of_frames_corrects_their_lengths() -> None:
     assert thrift.repaired(bytes(broken)) == good == thrift.repaired(good)
 
 
-def test_repair_of_a_journal_makes_it_valid_and_keeps_a_valid_one() -> None:
+def test_journal_repair_makes_it_valid_and_keeps_valid_ones() -> None:
     good = b"".join((target.CORPUS / "journal_start" / name).read_bytes() for name in ("old", "reads", "continued"))
     assert journal_inputs.repaired(good) == good
     broken = b"\x0c" + addx(b"a") + b"\x02\xff\xff\xff\x7f" + addx(b"b" * 40)
@@ -194,7 +194,7 @@ def test_repair_of_a_journal_makes_it_valid_and_keeps_a_valid_one() -> None:
     assert reference.read(journal_inputs.repaired(broken)).end > len(broken) // 2
 
 
-def test_repair_of_a_scroll_makes_it_valid_and_keeps_a_valid_one() -> None:
+def test_scroll_repair_makes_it_valid_and_keeps_valid_ones() -> None:
     good = WRITER + put(1, b"a") + read_done(1, 2) + put(2, b"b" * 30)
     assert scroll_inputs.repaired(good, WRITER) == good
     broken = bytearray(b"????" + good[4:])

@@ -199,7 +199,7 @@ def test_any_bytes_give_the_records_of_the_independent_reader(
 
 
 @pytest.mark.parametrize("ids", [(2, 1), (2, 2), (3, 4, 1)])
-def test_an_id_that_does_not_rise_is_damage_of_a_writer_file(ids: tuple[int, ...]) -> None:
+def test_id_that_does_not_rise_damages_a_writer_file(ids: tuple[int, ...]) -> None:
     contents = b"".join(put(each, b"a") for each in ids)
     records, end = scanned(WRITER + contents)
     assert (len(records), end.is_unfinished) == (len(ids) - 1, False)

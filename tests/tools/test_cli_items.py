@@ -91,7 +91,7 @@ def test_refused_item_is_reported_with_its_number(server: Server, cli: Cli) -> N
     )
 
 
-def test_refusal_by_a_destination_of_an_alias_names_the_possible_limits(server: Server, cli: Cli) -> None:
+def test_refusal_by_an_alias_destination_names_possible_limits(server: Server, cli: Cli) -> None:
     assert cli("put", "small", "a", "b", "c")[0] == 0
     said = cli("put", "orders", "d")[2]
     limits = "or of one that also gets its items (maxItems, maxSize or maxItemSize)"

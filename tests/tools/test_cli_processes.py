@@ -212,7 +212,7 @@ def test_unconfirmed_items_of_a_batch_are_reported(
 
 
 @pytest.mark.parametrize(("items", "batch"), [(2, 2), (250, 100)])
-def test_get_all_opens_up_to_100_items_and_then_one_at_a_time(cli: Cli, items: int, batch: int) -> None:
+def test_get_all_opens_up_to_100_items_then_single_ones(cli: Cli, items: int, batch: int) -> None:
     monitor, get = (b"monitor work 1 %d\r\n" % batch, b"END\r\n"), (b"get work/open\r\n", b"END\r\n")
     assert with_scripted(cli, [look(items), monitor, get], "get", "--all", "work") == (1, b"", "")
 

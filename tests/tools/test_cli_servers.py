@@ -53,7 +53,7 @@ def test_stats_have_a_line_for_the_server_and_a_table(server: Server, cli: Cli) 
     assert re.fullmatch(r"orders: alias of work,small, \d+ items? put to it", alias)
 
 
-def test_stats_have_a_column_for_delayed_items_if_there_are_any(server: Server, cli: Cli) -> None:
+def test_stats_have_a_column_if_items_are_delayed(server: Server, cli: Cli) -> None:
     put(server, b"x")
     with server.connect() as client:
         client.put(b"later/delay=3600000", b"y", b"z")

@@ -452,7 +452,7 @@ def test_target_folder_without_permission_is_refused_with_73(
     )
 
 
-def test_source_without_permission_is_refused_but_read_only_source_is_converted(
+def test_forbidden_source_is_refused_and_read_only_source_converted(
     tmp_path: Path, journals: Path, places: Places, convert_it: Convert
 ) -> None:
     said = error_of(convert_it, 73, *places, disk=RefusingDisk(errno.EACCES, os.fsencode(journals)))

@@ -265,7 +265,7 @@ def test_resumed_conversion_says_so_and_writes_nothing_twice(tmp_path: Path, con
     assert (second.written.total(), second.written[b"a"]) == (whole - left, 0)
 
 
-def test_items_without_an_add_time_get_that_of_the_first_run(tmp_path: Path, convert_it: Convert) -> None:
+def test_items_without_add_time_get_that_of_the_first_run(tmp_path: Path, convert_it: Convert) -> None:
     source = fill(tmp_path / "old", {"old": add(b"no time"), "work": addx(b"x")})
     places = f"journal:{source}", f"scroll:{tmp_path}/new"
     disk = KillableDisk()

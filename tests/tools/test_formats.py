@@ -50,7 +50,7 @@ def test_temporary_files_are_sorted_by_name(tmp_path: Path) -> None:
     assert scrolls_of(tmp_path) == {"work.1~~2", "work.read.x~~3"}
 
 
-def test_unreadable_file_is_a_journal_and_growing_file_is_read_again(tmp_path: Path) -> None:
+def test_unreadable_file_is_a_journal_until_read_again(tmp_path: Path) -> None:
     fill(tmp_path, {"work.1": SCROLL})
     disk = FaultyDisk()
     disk.fail("read", errno.EIO, times=1)

@@ -142,7 +142,7 @@ def test_option_a_prints_the_data_of_all_added_items(tmp_path: Path, dump: Dump)
     assert dump("-A", tmp_path / "work") == (0, b"\x00\xff\nb\nc\nd\n\n", "")
 
 
-def test_option_q_prints_the_items_of_the_queue_open_reads_first(tmp_path: Path, dump: Dump) -> None:
+def test_option_q_prints_open_reads_before_other_items(tmp_path: Path, dump: Dump) -> None:
     contents = b"".join(map(addx, (b"gone", b"a", b"b", b"c"))) + REMOVE + open_(7) + open_(3)
     fill(tmp_path, {"work": contents})
     assert dump("-Q", tmp_path / "work") == (0, b"b\na\nc\n", "")

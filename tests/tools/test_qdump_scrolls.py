@@ -208,7 +208,7 @@ def test_option_a_prints_each_item_of_the_queues_once(folder: Path, dump: Dump) 
 # Which files.
 
 
-def test_writer_file_stands_for_the_scroll_and_reader_file_for_its_queue(folder: Path, dump: Dump) -> None:
+def test_writer_file_names_a_scroll_and_reader_file_a_queue(folder: Path, dump: Dump) -> None:
     assert set(summaries(dump, folder / "work.1000")) == {"work", "work+x", "work+y"}
     assert set(summaries(dump, folder / "work.read.x")) == {"work+x"}
     assert set(summaries(dump, folder / "work.read.x", folder / "work.read.y")) == {"work+x", "work+y"}
@@ -217,7 +217,7 @@ def test_writer_file_stands_for_the_scroll_and_reader_file_for_its_queue(folder:
     assert dump("-A", *sorted(folder.iterdir()))[1].count(b"five") == 1
 
 
-def test_option_q_with_a_writer_file_of_several_queues_is_refused(folder: Path, dump: Dump) -> None:
+def test_option_q_refuses_a_writer_file_of_several_queues(folder: Path, dump: Dump) -> None:
     said = error_of(dump, 2, "-Q", folder / "work.1000")
     files = "work.read.:own, work.read.x, work.read.y"
     assert said == (
@@ -227,7 +227,7 @@ def test_option_q_with_a_writer_file_of_several_queues_is_refused(folder: Path, 
     assert dump("-Q", folder / "work.read.x") == (0, b"one\nfor x\nfive\n", "")
 
 
-def test_option_q_with_a_writer_file_of_one_queue_prints_its_items(tmp_path: Path, dump: Dump) -> None:
+def test_option_q_prints_the_only_queue_of_a_writer_file(tmp_path: Path, dump: Dump) -> None:
     fill(tmp_path, {"work.1": WRITER + put(1, b"a"), "work.2": WRITER + put(2, b"b"), "work.read.": UNREAD})
     assert dump("-Q", tmp_path / "work.1") == (0, b"a\nb\n", "")
 
@@ -510,7 +510,7 @@ def check_queues(folder: Path, dump: Dump) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_scrolls_of_a_random_server_have_the_items_of_another_reader(tmp_path: Path, dump: Dump, seed: int) -> None:
+def test_random_scrolls_have_the_items_of_another_reader(tmp_path: Path, dump: Dump, seed: int) -> None:
     chance = random.Random(seed)
     threads = SteppedThreads()
     times = iter(range(T, T + 100_000, 7))

@@ -88,7 +88,7 @@ def test_json_has_an_object_for_each_queue(folder: Path, pack: Pack) -> None:
         (bytes(9) + b"\1", "unfinished", 0, "unfinished: work.2000, offset 33: zeros before other bytes"),
     ],
 )
-def test_end_of_a_writer_file_is_the_state_of_its_queues(
+def test_end_of_writer_file_is_the_state_of_its_queues(
     folder: Path, pack: Pack, end: bytes, state: str, status: int, says: str
 ) -> None:
     fill(folder, {"work.2000": FILES["work.2000"] + end})
