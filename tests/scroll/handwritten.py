@@ -49,6 +49,13 @@ def with_data(command: int, data: bytes) -> bytes:
     return bytes([command << 4 | 1]) + i32(len(data)) + data
 
 
+X_ALONE = targets(0, b"x")
+ALL_BUT_X = targets(1, b"x")
+
+WIDE_PUT = b"\x89" + i32(4) + i32(3) + i64(2) + i64(T) + i64(0) + i32(-1) + b"wide"
+"""A PUT of item 2 with 3 errors and 9 words, of which the last has no meaning."""
+
+
 def writer_file(*items: bytes, first_id: int = 1) -> bytes:
     """Return a writer file with these items, whose ids follow each other."""
     return WRITER + b"".join(put(item_id, data) for item_id, data in enumerate(items, first_id))

@@ -10,11 +10,8 @@ from kestrel.disk.reader import PART_BYTES
 from kestrel.scroll.item_reader import DamagedScrollFile, ScrollItemsRead, read_items
 from kestrel.scroll.records import MAX_DATA_BYTES, decode_put, id_of
 from tests.journal.handwritten import BytesReader, i32, i64
-from tests.scroll.handwritten import WRITER, T, put, read_head, targets, with_data
+from tests.scroll.handwritten import ALL_BUT_X, WIDE_PUT, WRITER, X_ALONE, T, put, read_head, with_data
 
-X_ALONE = targets(0, b"x")
-ALL_BUT_X = targets(1, b"x")
-WIDE_PUT = b"\x89" + i32(4) + i32(3) + i64(2) + i64(T) + i64(0) + i32(-1) + b"wide"
 ROOM = 1 << 40
 MANY = 1 << 40
 

@@ -12,10 +12,7 @@ from kestrel.scroll.remaining import count_remaining
 from kestrel.scroll.writer_file import NO_ITEMS, Counts, WriterFile, WriterMark
 from kestrel.scroll.writer_index import HintMismatch, index_writer_file
 from tests.journal.handwritten import BytesReader
-from tests.scroll.handwritten import WRITER, put, targets
-
-X_ALONE = targets(0, b"x")
-ALL_BUT_X = targets(1, b"x")
+from tests.scroll.handwritten import ALL_BUT_X, WRITER, X_ALONE, put
 
 Range = tuple[int, int]
 

@@ -21,12 +21,19 @@ from kestrel.scroll.writer_file import (
 )
 from kestrel.scroll.writer_index import HintMismatch, check_index, count_in_ranges, count_up_to, index_writer_file
 from tests.journal.handwritten import BytesReader, i32, i64
-from tests.scroll.handwritten import READER, WRITER, T, put, read_done, read_head, targets, with_data
-
-X_ALONE = targets(0, b"x")
-ALL_BUT_X = targets(1, b"x")
-WIDE_PUT = b"\x89" + i32(4) + i32(0) + i64(2) + i64(T) + i64(0) + i32(-1) + b"wide"
-"""A PUT with 9 words, of which the last has no meaning."""
+from tests.scroll.handwritten import (
+    ALL_BUT_X,
+    READER,
+    WIDE_PUT,
+    WRITER,
+    X_ALONE,
+    T,
+    put,
+    read_done,
+    read_head,
+    targets,
+    with_data,
+)
 
 
 def indexed(contents: bytes, floor_id: int = 0) -> tuple[WriterFile, ReadEnd]:

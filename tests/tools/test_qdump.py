@@ -32,6 +32,7 @@ from tests.journal.restarts import NOW_MS, files_of
 from tests.tools.conftest import Dump, error_of
 from tests.tools.test_qpack import CASES, GOLDEN
 from tests.tools.tool_processes import ENVIRONMENT, check_large_dump, command, fill, run
+from tests.torture.damage import replayed
 
 
 def objects(out: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -152,13 +153,8 @@ def test_option_q_prints_open_reads_before_other_items(tmp_path: Path, dump: Dum
 def test_recorded_journals_have_the_items_of_a_restart(case: str, dump: Dump) -> None:
     folder = GOLDEN / case / "journal"
     before = files_of(folder)
-    for name in {name.partition(".")[0].partition("~")[0] for name in before}:
-        numbered = sorted((int(each.split(".")[1]), each) for each in before if each.startswith(f"{name}."))
-        packed = max((number for number, each in numbered if each.endswith(".pack")), default=None)
-        if packed is not None:
-            numbered = [(packed, f"{name}.{packed}.pack"), *(each for each in numbered if each[0] > packed)]
-        files = [before[each] for each in (*(each for _, each in numbered), name)]
-        items = reference.items_after(*files, now_ms=NOW_MS)
+    for name, files in replayed(before).items():
+        items = reference.items_after(*(file.before for file in files), now_ms=NOW_MS)
         _, out, _ = dump("-Q", "--queue", name, folder)
         assert out == b"".join(data + b"\n" for data, _, _ in items)
         _, (summary,) = objects(dump("-q", "--json", "--queue", name, folder)[1])

@@ -117,11 +117,11 @@ def _use(client: Client, queue: bytes, expected: set[bytes]) -> list[str]:
     name = queue.decode()
     try:
         with client:
-            if _get(client, queue + b"/peek") is None:
+            if client.get(queue + b"/peek") is None:
                 return [f"{name}: no item to peek at"]
-            found = {_get(client, queue + b"/open"), _get(client, queue + b"/close/open")}
-            _get(client, queue + b"/abort")
-            found |= set(iter(lambda: _get(client, queue), None))
+            found = {client.get(queue + b"/open"), client.get(queue + b"/close/open")}
+            client.get(queue + b"/abort")
+            found |= set(iter(lambda: client.get(queue), None))
             client.send(b"delete %b\r\n" % queue)
             reply = client.line()
             if reply != b"DELETED\r\n":
@@ -130,16 +130,3 @@ def _use(client: Client, queue: bytes, expected: set[bytes]) -> list[str]:
             return [f"{name}: {len(lost)} of {len(expected)} items are lost"] if lost else []
     except CONNECTION_ERRORS as error:
         return [f"{name}: {type(error).__name__}: {str(error)[:200]}"]
-
-
-def _get(client: Client, key: bytes) -> bytes | None:
-    """Return the item of a get, or None if there is none. Raise ValueError on another reply."""
-    client.send(b"get %b\r\n" % key)
-    first = client.line()
-    if first == b"END\r\n":
-        return None
-    if not first.startswith(b"VALUE "):
-        raise ValueError(f"get {key.decode()} was answered {first!r}")
-    data = client.receive(int(first.split()[3]))
-    client.expect(b"\r\nEND\r\n")
-    return data
