@@ -43,12 +43,6 @@ def is_whole(end: ReadEnd) -> bool:
     return end.problem is None and not end.is_unfinished
 
 
-def test_records_are_read_to_the_end_of_the_file() -> None:
-    records, end = scanned(WRITER + A + FOR_X + B)
-    assert records == [(4, A), (4 + len(A), FOR_X), (4 + len(A + FOR_X), B)]
-    assert is_whole(end) and end.offset == len(WRITER + A + FOR_X + B)
-
-
 @pytest.mark.parametrize("behind", [b"\0", bytes(4000)])
 def test_zeros_are_the_proper_end(behind: bytes) -> None:
     records, end = scanned(WRITER + A + behind)

@@ -175,12 +175,6 @@ def test_other_file_is_damaged_and_empty(contents: bytes) -> None:
     assert (end.offset, end.is_unfinished, end.problem is None) == (0, False, False)
 
 
-@pytest.mark.parametrize("size", range(4))
-def test_file_cut_within_its_magic_is_unfinished(size: int) -> None:
-    state, end = read(READER[:size])
-    assert (state.done.head, end.offset, end.is_unfinished) == (0, 0, True)
-
-
 def test_records_before_damage_are_kept() -> None:
     state, end = read(READER + read_head(7) + read_done(9) + with_data(9, b"half") + read_head(99))
     assert (state.done.head, state.done.ranges()) == (7, [(9, 9)])

@@ -23,7 +23,6 @@ from kestrel.scroll.writer_index import HintMismatch, check_index, count_in_rang
 from tests.journal.handwritten import BytesReader, i32, i64
 from tests.scroll.handwritten import (
     ALL_BUT_X,
-    READER,
     WIDE_PUT,
     WRITER,
     X_ALONE,
@@ -171,16 +170,6 @@ def test_items_added_singly_give_the_index_of_a_whole_file() -> None:
 GOOD = WRITER + put(1, b"a")
 
 
-@pytest.mark.parametrize("size", range(4))
-def test_file_cut_within_its_magic_is_unfinished_at_0(size: int) -> None:
-    assert ends(WRITER[:size]) == (0, True, True)
-
-
-@pytest.mark.parametrize("contents", [READER + put(1, b"a"), bytes(30), b"no journal", b"\x27\x64"[::-1]])
-def test_file_with_other_magic_is_damaged_at_0(contents: bytes) -> None:
-    assert ends(contents) == (0, True, False)
-
-
 @pytest.mark.parametrize(
     "last", [put(2, b"data"), put(2, b"data", expiry_ms=9), WIDE_PUT, X_ALONE + put(2, b"data"), with_data(14, b"?")]
 )
@@ -199,11 +188,6 @@ def test_targets_before_zeros_are_not_kept() -> None:
     file, end = indexed(GOOD + X_ALONE + bytes(100))
     assert (end.offset, file.size, file.is_closed) == (len(GOOD), len(GOOD), False)
     assert (end.is_unfinished, end.problem) == (True, TORN_RECORD)
-
-
-def test_records_behind_zeros_do_not_count() -> None:
-    file, end = indexed(GOOD + bytes(50) + put(2, b"b"))
-    assert (end.offset, end.problem is None, file.last_id) == (len(GOOD), False, 1)
 
 
 @pytest.mark.parametrize(
