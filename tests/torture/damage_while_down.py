@@ -11,10 +11,11 @@ import random
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from tests.server.running import Client, Processes, Server
 from tests.torture.check_report import CheckReport
+from tests.torture.damage_matrix import CUT, EMPTIED, MISSING, ZEROED, Damage
 from tests.torture.damage_scenes import Files, files_below
 
 CONFIG: Final = """queuePath = "queues"
@@ -33,15 +34,8 @@ HEAD: Final = b"\x02"
 """First byte of a record in a scroll's reader file. The next 8 bytes are the id of the head. The last record counts."""
 BEFORE_DATA: Final = (*range(1, 30), *range(9, 17), *range(9, 17))
 """Distances of fields from the data. The bytes of the id of a scroll's item are listed more often."""
+FLIPPED: Final = "bit flipped"
 UNTRIED: Final = (".kestrel/lock", ".kestrel/reserve", ".kestrel/damaged/", ".kestrel/storage-")
-
-
-class Damaged(NamedTuple):
-    """A damage: its description, and the contents of the file before and after. None: the file is missing."""
-
-    description: str
-    before: bytes
-    after: bytes | None
 
 
 class Clients:
@@ -90,19 +84,19 @@ def take_all(client: Client) -> dict[bytes, set[bytes]]:
     return {queue: set(iter(lambda queue=queue: client.get(queue), None)) for queue in QUEUES}  # type: ignore[misc]
 
 
-def damage_one(folder: Path, files: Files, rng: random.Random) -> tuple[str, Damaged]:
-    """Damage one file of the folder. Return its path and the damage."""
+def damage_one(folder: Path, files: Files, rng: random.Random) -> Damage:
+    """Damage one file of the folder."""
     paths = [path for path in files if not path.startswith(UNTRIED) and "~~" not in path]
     readers = [path for path in paths if ".read." in path]
     path = rng.choice(readers if readers and rng.random() < 0.4 else paths)
     before = files[path]
-    kinds = ["emptied"]
+    kinds = [EMPTIED]
     if ".read." not in path:
-        kinds.append("missing")  # without its file, a reader of a scroll does not exist
+        kinds.append(MISSING)  # without its file, a reader of a scroll does not exist
     if before:
-        kinds.append("cut")
+        kinds.append(CUT)
         if "." in path:  # in a journal's current file, a changed byte may finish any item
-            kinds += ["bit flipped"] * 4 + ["zeroed"]
+            kinds += [FLIPPED] * 4 + [ZEROED]
     kind = rng.choice(kinds)
     at = rng.randrange(len(before)) if before else 0
     items = [match.start() for match in ITEM.finditer(before)]
@@ -111,19 +105,14 @@ def damage_one(folder: Path, files: Files, rng: random.Random) -> tuple[str, Dam
             at = min(len(before) - 1, before.rfind(HEAD) + rng.randrange(1, 9))
         elif items:
             at = max(0, rng.choice(items) - rng.choice(BEFORE_DATA))
-    after: bytes | None = b""
-    if kind == "missing":
-        after = None
+    if kind == MISSING:
         (folder / path).unlink()
-    else:
-        if kind == "cut":
-            after = before[:at]
-        elif kind in ("bit flipped", "zeroed"):
-            byte = 0 if kind == "zeroed" else before[at] ^ (1 << rng.randrange(8))
-            after = before[:at] + bytes([byte]) + before[at + 1 :]
-        assert after is not None
-        (folder / path).write_bytes(after)
-    return path, Damaged(f"{path} {kind} at {at} of {len(before)}", before, after)
+        return Damage(path, kind, at, None)
+    after = b"" if kind == EMPTIED else before[:at]
+    if kind in (FLIPPED, ZEROED):
+        after += bytes([0 if kind == ZEROED else before[at] ^ 1 << rng.randrange(8)]) + before[at + 1 :]
+    (folder / path).write_bytes(after)
+    return Damage(path, kind, at, after)
 
 
 def torture(folder: Path, storage: str, seed: int, report: CheckReport) -> None:
@@ -138,24 +127,27 @@ def torture(folder: Path, storage: str, seed: int, report: CheckReport) -> None:
         server = processes.serve(CONFIG)
         for _ in range(ROUNDS):
             clients.work(server)
-            path, damaged = damage_one(folder / "queues", files_below(folder / "queues"), rng)
+            before = files_below(folder / "queues")
+            damage = damage_one(folder / "queues", before, rng)
             try:
                 server = processes.serve(CONFIG)
                 with server.connect() as client:
                     found = take_all(client)
             except (AssertionError, OSError, ValueError) as error:
-                lost.append(f"{damaged.description}: the server does not serve: {str(error)[-300:]}")
+                lost.append(f"{damage}: the server does not serve: {str(error)[-300:]}")
                 break
             rounds += 1
             for queue in QUEUES:
                 gone = clients.pending.pop(queue, set()) - found[queue]
-                excused = set() if path.startswith(".kestrel/") else {data for data in gone if data in damaged.before}
+                excused = set()
+                if not damage.path.startswith(".kestrel/"):
+                    excused = {data for data in gone if data in before[damage.path]}
                 cost += len(excused)
                 if gone - excused:
-                    lost.append(f"{damaged.description}: {len(gone - excused)} of {queue.decode()}")
+                    lost.append(f"{damage}: {len(gone - excused)} of {queue.decode()}")
                 for data in found[queue] - clients.put:
-                    if data not in (damaged.after or b""):
-                        invented.append(f"{damaged.description}: {queue.decode()} delivered {data[:30]!r}")
+                    if data not in (damage.contents or b""):
+                        invented.append(f"{damage}: {queue.decode()} delivered {data[:30]!r}")
         server.kill()
     description = f"{rounds} damaged files cost no item of another file ({cost} of their own)"
     report.check(rounds == ROUNDS and not lost, f"{storage}: {description}", lost)

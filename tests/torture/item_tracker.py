@@ -29,8 +29,6 @@ UNANSWERED, ABORTED, DISCONNECTED = "confirm not answered", "aborted", "disconne
 DONE: Final = (CONFIRMED, UNANSWERED, CONFIRMING)
 """After one of these, an item need not be delivered again."""
 
-MAX_SHOWN: Final = 5
-"""Number of histories printed for a failed check."""
 _BLOCK_BYTES: Final = 64 * 1024
 _NEIGHBOURS: Final = 3
 """Number of items on each side of an item that estimate when it was at the head."""

@@ -6,19 +6,11 @@ from collections.abc import Iterator
 
 from kestrel.config.dump import alias_config, queue_config
 from kestrel.config.load import ConfigError, load
-from kestrel.config.model import (
-    AdminSettings,
-    AliasSettings,
-    Config,
-    LoggingSettings,
-    QueueSettings,
-    TlsSettings,
-    ZooKeeperSettings,
-)
+from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
-from kestrel.config.setting import settings_of
 from tests.fuzz.scratch_folder import scratch_folder
 from tests.fuzz.target import Target
+from tests.fuzz.targets.units import SETTINGS
 
 
 def check(data: bytes) -> None:
@@ -42,9 +34,7 @@ def check(data: bytes) -> None:
 
 def words() -> Iterator[bytes]:
     """Yield the name of every setting, and values of every kind."""
-    for cls in (Config, QueueSettings, AliasSettings, AdminSettings, TlsSettings, ZooKeeperSettings, LoggingSettings):
-        for setting in settings_of(cls).values():
-            yield f"\n{setting.kestrel_name} = ".encode()
+    yield from (f"\n{setting.kestrel_name} = ".encode() for setting in SETTINGS)
     yield from (
         b"\n[default]\n", b"\n[[queues]]\nname = ", b"\n[[aliases]]\nname = ", b"\n[admin]\n", b"\n[zookeeper]\n",
         b"\n[logging]\n", b"\n[tls]\n", b'"none"', b'"never"', b'"16MiB"', b'"1m30s"', b"true", b"[]", b"{}",
