@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import hypothesis.strategies as st
 import pytest
@@ -17,6 +15,7 @@ from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.disk.repair import ReadEnd
 from kestrel.scroll.cursor import ScrollCursor, ScrollItem
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, RecordCommand, Targets
+from tests.disk.cursor_runs import run_through
 from tests.journal.handwritten import BytesReader
 from tests.scroll import independent
 from tests.scroll.handwritten import DELETED, READER, WRITER, errors, put, read_done, read_head, targets, with_data
@@ -132,52 +131,18 @@ def test_file_of_large_items_takes_little_memory(tmp_path: Path) -> None:
     assert peak < 12 * disk_reader.PART_BYTES
 
 
-class Run(NamedTuple):
-    """The offsets of records and of the end of the last one, and where and how the file ended."""
-
-    bounds: list[int]
-    end: ReadEnd
-
-    @property
-    def offsets(self) -> list[int]:
-        """The offsets of the records."""
-        return self.bounds[:-1]
-
-    @property
-    def how(self) -> tuple[int, str | None, bool]:
-        """The end in a form that can be compared."""
-        return self.end.offset, self.end.problem, self.end.is_unfinished
-
-
-def run_through(
-    contents: bytes,
-    has_data: bool,
-    magic: bytes = WRITER_MAGIC,
-    most: int = 1000,
-    start: int = 0,
-    stop: int | None = None,
-    part_bytes: int = PART_BYTES,
-) -> Run:
-    stop = len(contents) if stop is None else stop
-    cursor = ScrollCursor(BytesReader(contents), magic, start, stop, has_data=has_data, part_bytes=part_bytes)
-    bounds = [start]
-    while cursor.next(most):
-        assert 0 < len(cursor.starts) == len(cursor.ids) <= most
-        bounds[-1:] = [cursor.data_start + position for position in (*cursor.starts, cursor.run_end)]
-    return Run(bounds, cursor.end)
-
-
 @given(CONTENTS | RISING, st.sampled_from([WRITER, READER, b""]), st.booleans(), st.integers(1, 4), st.integers(1, 60))
 def test_any_bytes_give_the_records_of_the_independent_reader(
     contents: bytes, begins_with: bytes, has_data: bool, most: int, part_bytes: int
 ) -> None:
     contents = begins_with + contents
     for magic in (WRITER_MAGIC, READER_MAGIC):
-        run = run_through(contents, has_data, magic, most, part_bytes=part_bytes)
+        cursor = ScrollCursor(BytesReader(contents), magic, has_data=has_data, part_bytes=part_bytes)
+        runs = run_through(cursor, most)
         cursor = ScrollCursor(BytesReader(contents, part_bytes), magic)
         found = [(record.command, record.size, record.item_id) for _, record in cursor.records()]
-        assert [size for _, size, _ in found] == [after - before for before, after in pairwise(run.bounds)]
-        assert (cursor.end.offset, cursor.end.problem, cursor.end.is_unfinished) == run.how
+        assert [size for _, size, _ in found] == [end - start for start, end in runs.bounds]
+        assert (cursor.end.offset, cursor.end.problem, cursor.end.is_unfinished) == runs.how
         expected = [
             (command, 1 + len(header) + len(data))
             for command, _, header, data in independent.records_of(contents, magic.hex())
@@ -232,45 +197,3 @@ def test_items_have_the_targets_before_them(contents: bytes, first_id: int, most
     assert [(item.item_id, item.offset, item.data_bytes, item.targets) for item in items] == [
         each for each in expected if each[0] >= first_id
     ]
-
-
-@given(RISING, st.booleans(), st.data())
-def test_two_parts_have_the_records_of_the_whole(contents: bytes, has_data: bool, data: st.DataObject) -> None:
-    contents = WRITER + contents
-    whole = run_through(contents, has_data)
-    begins = data.draw(st.sampled_from([*whole.offsets, whole.end.offset]))
-    first = run_through(contents, has_data, stop=begins)
-    second = run_through(contents, has_data, start=begins)
-    assert first.offsets + second.offsets == whole.offsets
-    assert first.end.problem is None
-    assert second.how == whole.how
-
-
-@pytest.mark.parametrize("has_data", [True, False])
-@pytest.mark.parametrize("part_bytes", [1, 2, 7, 40])
-def test_records_do_not_depend_on_part_borders(part_bytes: int, has_data: bool) -> None:
-    contents = WRITER + put(1, b"a") + targets(1, b"x", b"y") + put(2, b"b" * 90, 5, 6) + put(3, b"cut")[:-1]
-    whole = run_through(contents, has_data)
-    cursor = run_through(contents, has_data, part_bytes=part_bytes)
-    assert (len(cursor.offsets), cursor.end.is_unfinished) == (3, True)
-    assert (cursor.offsets, cursor.how) == (whole.offsets, whole.how)
-
-
-def test_data_of_large_items_is_not_read_if_unwanted() -> None:
-    contents = WRITER + b"".join(put(n, b"x" * 3_000_000) for n in range(1, 11))
-    reader = BytesReader(contents)
-    cursor = ScrollCursor(reader, WRITER_MAGIC, 0, len(contents), has_data=False)
-    while cursor.next(1000):
-        pass
-    assert cursor.end.offset == len(contents)
-    assert reader.read_bytes < 2_000_000
-
-
-def test_wanted_data_is_available_for_items_of_any_size() -> None:
-    contents = WRITER + put(1, b"a") + put(2, b"x" * 3_000_000) + put(3, b"b")
-    cursor = ScrollCursor(BytesReader(contents), WRITER_MAGIC, 0, len(contents), has_data=True)
-    items = []
-    while cursor.next(1000):
-        ends = [*cursor.starts[1:], cursor.run_end]
-        items += [cursor.data[start + 25 : end] for start, end in zip(cursor.starts, ends, strict=True)]
-    assert items == [b"a", b"x" * 3_000_000, b"b"]
