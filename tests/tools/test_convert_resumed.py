@@ -241,7 +241,7 @@ def test_only_durable_files_are_marked_as_verified(conversion: Conversion) -> No
 
 
 def test_killed_processes_have_the_same_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    failed = torture(tmp_path, seed=1, item_count=5000, kills=3)
+    failed = torture(tmp_path, seed=1, items=5000, kills=3)
     output = capsys.readouterr().out
     assert failed == 0, output
     assert re.search(r"^\d+ passed, 0 failed$", output.splitlines()[-1])

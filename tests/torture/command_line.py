@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +32,16 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return arguments
 
 
+def run_in_folder(torture: Callable[..., int], parser: argparse.ArgumentParser) -> int:
+    """Call a torture with a temporary folder and the options of the command line. Return the exit status.
+
+    The torture returns the number of failed checks.
+    """
+    arguments = parse(parser)
+    with tempfile.TemporaryDirectory() as folder:
+        return 1 if torture(Path(folder), **vars(arguments)) else 0
+
+
 class Torture(Protocol):
     """A run that processes items while it kills the server. Returns the number of failed checks."""
 
@@ -45,14 +56,14 @@ def run(torture: Torture, description: str | None, *, items: int, kills: int, st
     parser = new_parser(description, items=items, kills=kills)
     if storage is not None:
         parser.add_argument("--storage", choices=NAMES, default=storage)
-    arguments = parse(parser)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        processes = stack.enter_context(Processes(folder))
-        if storage is not None:
-            processes.arguments = ("--storage", stack.enter_context(new_storage(arguments.storage)))
-        failed = torture(processes, seed=arguments.seed, item_count=arguments.items, kills=arguments.kills)
-    return 1 if failed else 0
+
+    def run_torture(folder: Path, *, seed: int, items: int, kills: int, storage: str | None = None) -> int:
+        with Processes(folder) as processes, ExitStack() as stack:
+            if storage is not None:
+                processes.arguments = ("--storage", stack.enter_context(new_storage(storage)))
+            return torture(processes, seed=seed, item_count=items, kills=kills)
+
+    return run_in_folder(run_torture, parser)
 
 
 class ZooKeeperTorture(Protocol):
@@ -63,11 +74,9 @@ class ZooKeeperTorture(Protocol):
 
 def run_with_zookeeper(torture: ZooKeeperTorture, description: str | None, *, option: str, default: int) -> int:
     """Run a torture with a ZooKeeper as the command line says. `option` sets the rounds. Return the exit status."""
-    arguments = parse(new_parser(description, **{option: default}))
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        running_zookeeper(Path(folder, "zookeeper")) as zookeeper,
-        Processes(Path(folder)) as processes,
-    ):
-        failed = torture(zookeeper, processes, arguments.seed, getattr(arguments, option))
-    return 1 if failed else 0
+
+    def run_torture(folder: Path, *, seed: int, **rounds: int) -> int:
+        with running_zookeeper(folder / "zookeeper") as zookeeper, Processes(folder) as processes:
+            return torture(zookeeper, processes, seed, rounds[option])
+
+    return run_in_folder(run_torture, new_parser(description, **{option: default}))

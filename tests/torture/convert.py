@@ -15,7 +15,6 @@ import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from hashlib import sha256
@@ -136,13 +135,13 @@ class Conversion:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def torture(folder: Path, *, seed: int, item_count: int, kills: int) -> int:
+def torture(folder: Path, *, seed: int, items: int, kills: int) -> int:
     """Convert about that many items there and back, with that many kills each. Return the number of failed checks."""
     rng = random.Random(seed)
     report = CheckReport()
-    print(f"seed {seed}, {item_count:,} items, {kills} kills in each direction")
+    print(f"seed {seed}, {items:,} items, {kills} kills in each direction")
     source, kind = folder / "0", "journal"
-    make_journals(source, item_count, rng)
+    make_journals(source, items, rng)
     expected = digests(kind, source)
     count = sum(count for count, _ in expected.values())
     report.check(count > 0, f"the journals have {count:,} items in {len(expected)} queues, {size_of(source):,} bytes")
@@ -171,13 +170,5 @@ def torture(folder: Path, *, seed: int, item_count: int, kills: int) -> int:
     return report.finish()
 
 
-def main() -> int:
-    """Run from the command line. Return the exit status."""
-    arguments = command_line.parse(command_line.new_parser(__doc__, items=100_000, kills=10))
-    with tempfile.TemporaryDirectory() as folder:
-        failed = torture(Path(folder), seed=arguments.seed, item_count=arguments.items, kills=arguments.kills)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.run_in_folder(torture, command_line.new_parser(__doc__, items=100_000, kills=10)))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,16 +36,18 @@ AT_LEAST: Final = 200
 """Items that are stored after each failover before the killed node returns."""
 
 
-def torture(processes: Processes, folder: Path, *, seed: int, kills: int, ttl_s: int) -> int:
+def torture(folder: Path, *, seed: int, kills: int, ttl: int) -> int:
     """Kill the primary that often. Print a report and return the number of failed checks."""
     rng = random.Random(seed)
     report = CheckReport()
-    print(f"seed {seed}, {kills} kills, {NODES} nodes, ttl {ttl_s} s", flush=True)
+    print(f"seed {seed}, {kills} kills, {NODES} nodes, ttl {ttl} s", flush=True)
     workers = new_load(seed, ITEMS)
     queues = queues_of(workers)
     outages_s: list[float] = []
+    folder.chmod(0o755)  # PostgreSQL runs as another user
     with ExitStack() as stack:
-        database = ReplicatedDatabase(stack, folder, NODES, ttl_s)
+        processes = stack.enter_context(Processes(folder))
+        database = ReplicatedDatabase(stack, folder / "database", NODES, ttl)
         stack.callback(kill_all, database)
         server = processes.serve(CONFIG, "--storage", f"postgres:{database.conninfo}")
         for queue in queues:
@@ -105,16 +106,5 @@ def kill_all(database: ReplicatedDatabase) -> None:
         node.kill()
 
 
-def main() -> int:
-    """Run the torture as the command line says. Return the exit status."""
-    arguments = command_line.parse(command_line.new_parser(__doc__, kills=5, ttl=20))
-    with tempfile.TemporaryDirectory(prefix="kestrel-failover-") as folder:
-        Path(folder).chmod(0o755)  # PostgreSQL runs as another user
-        with Processes(Path(folder)) as processes:
-            database = Path(folder, "database")
-            failed = torture(processes, database, seed=arguments.seed, kills=arguments.kills, ttl_s=arguments.ttl)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.run_in_folder(torture, command_line.new_parser(__doc__, kills=5, ttl=20)))

@@ -17,7 +17,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -227,28 +226,28 @@ class StreamFaultInjector:
         return int(stats.get(f"queue_{QUEUE}_items", 0)), int(stats.get(f"queue_{QUEUE}_open_transactions", 0))
 
 
-def torture(folder: Path, *, seed: int, item_count: int, faults: int, delivery: str, executors: int) -> int:
+def torture(folder: Path, *, seed: int, items: int, faults: int, delivery: str, executors: int) -> int:
     """Put that many items over that many faults. Print a report and return the number of failed checks."""
     rng, report = random.Random(seed), CheckReport()
     kinds = [FAULTS[number % len(FAULTS)] for number in range(faults)]
     rng.shuffle(kinds)
-    print(f"seed {seed}, {item_count:,} items, {faults} faults, {delivery}", flush=True)
+    print(f"seed {seed}, {items:,} items, {faults} faults, {delivery}", flush=True)
     with Processes(folder) as processes, Relay() as relay:
         injector = StreamFaultInjector(processes, relay, delivery, rng, executors)
         try:
             injector.driver.wait_until_started()
-            producer = Producer(relay.port, item_count)
+            producer = Producer(relay.port, items)
             producer.start()
             for number, kind in enumerate(kinds, start=1):
-                producer.put_limit = item_count * (2 * number - 1) // (2 * faults + 1)
+                producer.put_limit = items * (2 * number - 1) // (2 * faults + 1)
                 time.sleep(rng.random() * 3)
                 injector.inject(kind)
                 # More items, so that some can arrive after the fault.
-                producer.put_limit = item_count * 2 * number // (2 * faults + 1)
+                producer.put_limit = items * 2 * number // (2 * faults + 1)
                 continues = _progresses(injector, folder)
                 print(f"{kind}: {len(producer.stored):,} put, {len(_arrived(folder)):,} arrived", flush=True)
                 report.check(continues, "the query continues", [injector.driver.output[-2000:]])
-            producer.put_limit = item_count
+            producer.put_limit = items
             producer.join(10 * PATIENCE_S)
             failed = injector.drain()
             report.check(not failed, "the query ends in order", [failed[-2000:]])
@@ -310,22 +309,7 @@ def _check_items(producer: Producer, arrived: list[int], report: CheckReport, *,
         report.check(not duplicates, "each arrived once", repeated)
 
 
-def main() -> int:
-    """Run from the command line. Return the exit status."""
+if __name__ == "__main__":
     parser = command_line.new_parser(__doc__, items=100_000, faults=12, executors=2)
     parser.add_argument("--delivery", choices=STORAGES, default="exactly_once")
-    arguments = command_line.parse(parser)
-    with tempfile.TemporaryDirectory() as folder:
-        failed = torture(
-            Path(folder),
-            seed=arguments.seed,
-            item_count=arguments.items,
-            faults=arguments.faults,
-            delivery=arguments.delivery,
-            executors=arguments.executors,
-        )
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.run_in_folder(torture, parser))

@@ -22,7 +22,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -427,15 +426,7 @@ def _check(report: CheckReport, rule: str, failures: list[str]) -> None:
     report.check(not failures, rule + (f": {len(failures)} failures" if failures else ""), failures)
 
 
-def main() -> int:
-    """Run from the command line. Return the exit status."""
+if __name__ == "__main__":
     parser = command_line.new_parser(__doc__, seconds=120.0)
     parser.add_argument("--storage", choices=STORAGES, default="journal")
-    arguments = command_line.parse(parser)
-    with tempfile.TemporaryDirectory() as folder:
-        failed = torture(Path(folder), seed=arguments.seed, seconds=arguments.seconds, storage=arguments.storage)
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.run_in_folder(torture, parser))
