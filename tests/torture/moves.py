@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from typing import Final
 
+from kestrel.queues.moves import MOVES_PER_SLICE
 from tests.server.running import Client, Processes, Server
 from tests.torture import command_line
 from tests.torture.check_report import CheckReport
@@ -96,7 +97,7 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
     report.check(not lost, f"{len(acknowledged):,} items were acknowledged, and none was lost", sorted(lost))
     times = Counter(remaining) + closed
     duplicates = sum(count > 1 for count in times.values())
-    limit = kills * 2 * 1000
+    limit = kills * MOVES_PER_SLICE  # the moves that wait for a commit when a kill comes
     report.check(duplicates <= limit, f"{duplicates:,} items were duplicated; {kills} kills may duplicate {limit:,}")
     report.check(any(count for count in closed.values()), f"{len(closed):,} items were closed")
     return report.finish()
