@@ -2,7 +2,8 @@
 
 `Barrier.touch` marks a queue when a change to it is recorded. The end of the tick commits all marked queues, and then
 calls the functions that wait for the end of the tick. While a commit of a queue is pending, its further changes go into
-its next batch. That batch fails if the pending one does, because it depends on it.
+its next batch. That batch fails if the pending one does, because it depends on it. Queues that share files, which have
+the same `commit_unit`, are committed together.
 """
 
 from __future__ import annotations
@@ -153,6 +154,8 @@ class Barrier:
         """True from `begin_tick` to `end_of_tick`."""
         self._end_is_scheduled = False
         self._touched: list[CommittedQueue] = []
+        self._committing_units: dict[object, int] = {}
+        """Number of pending commits of each `commit_unit`."""
         self._releases: list[Callable[[], None]] = []
 
     def touch(self, queue: CommittedQueue) -> Batch:
@@ -202,7 +205,7 @@ class Barrier:
         by_storage: dict[IStorage, tuple[list[CommittedQueue], list[IQueueStorage]]] = {}
         for queue in touched:
             batch = queue.open_batch
-            if queue.committing is not None:
+            if queue.committing is not None or getattr(queue.store, "commit_unit", None) in self._committing_units:
                 self._touched.append(queue)  # the end of that commit arms the next tick
             elif batch is not None and batch.store is not queue.store:
                 self._drop_batch(queue, batch)
@@ -223,6 +226,10 @@ class Barrier:
     def _commit(self, storage: IStorage, queues: list[CommittedQueue], stores: list[IQueueStorage]) -> None:
         settled: Iterable[CommittedQueue] = queues
         failure: QueueFailed | None = None
+        for queue in queues:
+            unit = getattr(queue.store, "commit_unit", None)
+            if unit is not None:
+                self._committing_units[unit] = self._committing_units.get(unit, 0) + 1
         try:
             pending = storage.commit(stores)
             if pending:
@@ -250,6 +257,11 @@ class Barrier:
 
     def _commit_ended(self, queue: CommittedQueue, failure: Exception | None, now_s: float) -> None:
         committed, queue.committing = queue.committing, None
+        unit = None if committed is None else getattr(committed.store, "commit_unit", None)
+        if unit is not None:
+            self._committing_units[unit] -= 1
+            if not self._committing_units[unit]:
+                del self._committing_units[unit]
         later = None
         if failure is not None:
             later = queue.open_batch
@@ -268,5 +280,5 @@ class Barrier:
             committed.settle(failure)
         if later is not None:
             later.settle(failure)
-        if queue.open_batch is not None:
+        if queue.open_batch is not None or (unit is not None and self._touched):
             self.schedule_end()

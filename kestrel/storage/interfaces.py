@@ -43,6 +43,9 @@ class IQueueStorage(Interface):
 
     All methods except `fill` answer from memory, at once, and raise `QueueFailed` if this object has failed. Their
     changes are safe after the next commit.
+
+    A queue that shares files with others has one more attribute, `commit_unit`, which is equal for all of them. No
+    commit of these queues begins while one of them is pending, and then all that have changes are in the next commit.
     """
 
     items: int = Attribute("Number of items in the queue, in memory or not, without open reads.")

@@ -156,6 +156,26 @@ def test_put_is_in_no_queue_if_its_child_cannot_be_created(
     assert found == [[b"old"], [], [b"old", b"2"] if STORED.strip() in replies else [b"old"]]
 
 
+def test_refused_put_is_not_in_the_files_of_its_family(tmp_path: Path) -> None:
+    server = ScrollServer(tmp_path / "queues", "[default]\nsyncJournal = 0\n")
+    client, other = server.connect(), server.connect()
+    assert client.ask(b"get work\r\nget work+a\r\n") == END * 2
+    server.stand_still = True
+    client.send(set_(b"work+a", b"1"))
+    server.settle()
+    client.send(set_(b"work+a", b"2"))
+    other.send(set_(b"work", b"3"))
+    server.settle()
+    while len(server.threads):
+        server.threads.run_one()  # without a tick
+    server.disk.fail("write", errno.EIO, times=1)
+    client.send(set_(b"work+a", b"4"))
+    server.stand_still = False
+    replies = [line.split()[0] for line in client.take().splitlines()]
+    found = items(server.connect(), b"work+a")
+    assert [b"2" in found, b"4" in found] == [reply == b"STORED" for reply in replies[1:]]
+
+
 # After a restart.
 
 

@@ -20,6 +20,8 @@ from kestrel.testing.storage import SteppedQueue, SteppedStorage
 class Store:
     """A queue store without contents."""
 
+    commit_unit: object = None
+
 
 Pairs: TypeAlias = list[tuple[list[Store], Deferred[object]]]
 Calls: TypeAlias = list[Callable[[], None]]
@@ -172,6 +174,23 @@ def test_end_of_a_commit_schedules_a_tick_for_a_later_batch(
     scheduled.clear()
     pending.callback(None)
     assert len(scheduled) == has_later_batch
+
+
+def test_queues_that_share_files_are_committed_together(
+    barrier: Barrier, queue: FakeQueue, other: FakeQueue, scheduled: Calls
+) -> None:
+    queue.store.commit_unit = other.store.commit_unit = "shared"
+    pending = queue.hold_commits()
+    commit(barrier, queue)
+    (waiting,) = commit(barrier, other)
+    (later,) = commit(barrier, queue)
+    scheduled.clear()
+    queue.storage.results.clear()
+    pending.callback(None)
+    assert (len(scheduled), outcomes(waiting, later)) == (1, ["open", "open"])
+    barrier.end_of_tick()
+    assert queue.storage.commits == [[queue.store], [other.store, queue.store]]
+    assert outcomes(waiting, later) == ["safe", "safe"]
 
 
 def test_queues_with_one_deferred_settle_together(barrier: Barrier, storage: FakeStorage) -> None:

@@ -85,6 +85,7 @@ class ScrollQueue(LogQueue):
         # The storage uses the whole journal, a queue only the protocol.
         self.journal: Any = journal
         self._journal = journal
+        self.commit_unit: object = journal
         self.done = state.done
         self.held = state.held
         """Hold of a client that reads by ids, or None. Items after its id are kept until released, even if done."""
