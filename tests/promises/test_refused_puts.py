@@ -102,7 +102,14 @@ class FailingDisk(RuleBasedStateMachine):
                     (self.acknowledged if result == b"STORED" else self.refused).add(data)
 
     def teardown(self) -> None:
-        """Mend the disk, take all items, and compare them with the replies."""
+        """Mend the disk, take all items, compare them with the replies, and stop the server, which closes its files."""
+        try:
+            self.compare()
+        finally:
+            self.server.stop()
+            self.server.end_threads()
+
+    def compare(self) -> None:
         server = self.server
         server.disk.mend()
         for _ in range(4):

@@ -33,10 +33,10 @@ def run(tool: str, *arguments: object, **how: Any) -> subprocess.CompletedProces
     return run_command(command(tool, *arguments), **how)
 
 
-def run_command(arguments: list[str], **how: Any) -> subprocess.CompletedProcess[bytes]:
+def run_command(arguments: list[str], timeout: float = LONG_S, **how: Any) -> subprocess.CompletedProcess[bytes]:
     """Run a command until it ends. `how` are arguments of `subprocess.run`."""
-    usual = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, "timeout": LONG_S}
-    return subprocess.run(arguments, **{**usual, **how})
+    usual = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT}
+    return subprocess.run(arguments, timeout=timeout, **{**usual, **how})
 
 
 def on_a_terminal(
