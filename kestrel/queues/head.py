@@ -160,9 +160,10 @@ class Head:
             elif moves.is_full:
                 break
             else:
-                store.take(True)
+                taken = store.take(True)
+                assert taken is not None
                 queue.touch()
-                moves.begin(item, target, drops=True)
+                moves.begin(taken, target, drops=True)
             swept += 1
             expired += not is_placeholder
             item = store.peek()

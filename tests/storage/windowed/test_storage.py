@@ -13,6 +13,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from zope.interface import implementer
 
+from kestrel.config.load import loads
 from kestrel.config.model import QueueSettings
 from kestrel.errors import DatabaseAway, OwnershipLost, QueueFailed, StorageError, StorageRefused
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBatch
@@ -20,9 +21,11 @@ from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed.queue import READ_ITEMS, UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL, WindowedQueue
 from kestrel.storage.windowed.storage import LAST_WRITES_S, WindowedStorage
 from kestrel.storage.windowed.writer import BATCH_BYTES, BATCH_ITEMS
+from kestrel.testing.databases import MemoryDatabase, MemoryTables
 from kestrel.testing.server import MemoryServer
+from tests.config_tables import queue as queue_table
+from tests.memcache_text import END, STORED, items, set_, stat
 
-STORED = b"STORED\r\n"
 SETTINGS = QueueSettings()
 MANY = 500
 """More than the recursion limit allows to call each other."""
@@ -199,6 +202,17 @@ def test_puts_are_refused_for_five_seconds_after_lack_of_room() -> None:
         assert storage.refusal == "the database has no room"
         clock.advance(0.5)
         assert storage.refusal is None
+
+
+def test_item_that_has_moved_is_removed_from_its_queue() -> None:
+    config = loads(queue_table("work", "expireToQueue = 'late'"))
+    server = MemoryServer(WindowedStorage(MemoryDatabase(MemoryTables()), Clock(), MemoryLimit()), config=config)
+    client = server.connect()
+    assert client.ask(set_(b"work", b"x", expiry=1)) == STORED
+    server.advance(2)
+    assert client.ask(b"get work\r\n") == END
+    assert items(client, b"late") == [b"x"]
+    assert stat(client, b"work", "open_transactions") == "0"
 
 
 # A slow database.
